@@ -1,0 +1,40 @@
+# Every target sets up what it needs: a virtual environment in .venv with the pinned versions of constraints.txt.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+TESTS  ?=
+
+.PHONY: demo test test-all lint bench docs clean help
+
+help:           ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "wellorder needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,experiments,dev,docs]'
+	@touch $@
+
+demo: $(READY)  ## the main job: compare orders on data that ships with wellorder, and write a report
+	$(BIN)/python examples/quadratics.py
+
+test: $(READY)  ## the fast tests and every doctest (under five minutes)
+	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+
+test-all: $(READY)  ## the slow tests: real components, long runs
+	$(BIN)/python -m pytest -m slow $(TESTS)
+
+lint: $(READY)  ## style, types, and the import contract
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY) ## speed, as ratios inside one run
+	$(BIN)/python -m benchmarks
+
+docs: $(READY)  ## the documentation, strict, into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:          ## forget the environment and every build product
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

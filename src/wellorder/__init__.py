@@ -1,0 +1,62 @@
+"""wellorder: better orders than ``shuffle=True``.
+
+The public API on one screen. Nothing here imports torch or flwr.
+"""
+
+from wellorder.algorithm import Run, sgd
+from wellorder.checks import check_policy
+from wellorder.kernels.balance import balance
+from wellorder.kernels.reorder import basic_br, pair_br, reorder
+from wellorder.kernels.rules import Deterministic, Walk
+from wellorder.measure import drift, expansion, order_error
+from wellorder.order import Needs, Policy, Signals, State, load_state_dict, rng, state_dict
+from wellorder.policies import (
+    Arbitrary,
+    FlipFlop,
+    GraB,
+    GraBProto,
+    Greedy,
+    IncrementalGradient,
+    NicePermutation,
+    PairGraB,
+    PairGraBProto,
+    RandomReshuffling,
+    ShuffleOnce,
+    WithReplacement,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Arbitrary",
+    "Deterministic",
+    "FlipFlop",
+    "GraB",
+    "GraBProto",
+    "Greedy",
+    "IncrementalGradient",
+    "Needs",
+    "NicePermutation",
+    "PairGraB",
+    "PairGraBProto",
+    "Policy",
+    "RandomReshuffling",
+    "Run",
+    "ShuffleOnce",
+    "Signals",
+    "State",
+    "Walk",
+    "WithReplacement",
+    "balance",
+    "basic_br",
+    "check_policy",
+    "drift",
+    "expansion",
+    "load_state_dict",
+    "order_error",
+    "pair_br",
+    "reorder",
+    "rng",
+    "sgd",
+    "state_dict",
+]

@@ -1,0 +1,288 @@
+"""The contract: what a policy, its state, and a block of signals are."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Order = npt.NDArray[np.integer[Any]]
+Signs = npt.NDArray[np.int8]
+Rows = npt.NDArray[np.floating[Any]]
+Vector = Any
+"""A 1-D NumPy array or torch tensor: an accumulator in the space of the signals."""
+
+
+class Needs(Enum):
+    """What a policy must be shown, and when.
+
+    >>> Needs.FRESH_ONCE.at_start(0), Needs.FRESH_ONCE.at_start(1)
+    (True, False)
+    """
+
+    NOTHING = "nothing"
+    SIGNALS = "signals at each visit"
+    FRESH = "fresh signals at every epoch's start"
+    FRESH_ONCE = "fresh signals at the first epoch's start"
+
+    def at_visits(self) -> bool:
+        """Whether the policy observes the signals that training itself produces."""
+        return self is Needs.SIGNALS
+
+    def at_start(self, epoch: int) -> bool:
+        """Whether, before ``epoch`` is trained, every unit's signal at the current point must be observed."""
+        return self is Needs.FRESH or (self is Needs.FRESH_ONCE and epoch == 0)
+
+
+class State(Protocol):
+    """All that a policy remembers: frozen, printable, plain arrays and scalars."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def order(self) -> Order: ...
+
+
+S = TypeVar("S", bound=State)
+
+
+class Policy(Protocol[S]):
+    """The rule that turns signals into the next order; a frozen dataclass of hyper-parameters.
+
+    The verbs map a state to a state. The old state is spent: only the one returned is valid,
+    and `state_dict` makes a copy for those who want one. A verb that raises leaves its state valid.
+    """
+
+    needs: ClassVar[Needs]
+
+    def init(self, n: int, *, seed: int = 0) -> S:
+        """Open epoch 0 over the units ``0..n-1``."""
+        ...
+
+    def observe(self, state: S, units: npt.ArrayLike, signals: Any) -> S:
+        """Take in the signals of ``units``, which follow ``state.order``; blocks may have any size.
+
+        Units that are passed over stay unobserved. ``units`` and ``signals`` are neither changed nor kept.
+        """
+        ...
+
+    def advance(self, state: S) -> S:
+        """Close this epoch and open the next."""
+        ...
+
+
+@runtime_checkable
+class Signals(Protocol):
+    """``b`` vectors of a space that nobody has to materialise; a plain 2-D array is one too."""
+
+    def __len__(self) -> int: ...
+
+    def gram(self) -> Any:
+        """All inner products of the rows, ``(b, b)``."""
+        ...
+
+    def dot(self, vector: Vector) -> Any:
+        """The rows' inner products with a vector that `combine` made (or its NumPy copy), ``(b,)``."""
+        ...
+
+    def combine(self, weights: npt.NDArray[np.float64]) -> Vector:
+        """Sum the rows, weighted: one 1-D array."""
+        ...
+
+
+def rng(seed: int, epoch: int, stream: str) -> np.random.Generator:
+    """Make the generator of one stream in one epoch of one seed, independent of all others.
+
+    >>> rng(0, 1, "order").integers(100) == rng(0, 1, "order").integers(100)
+    np.True_
+    >>> rng(1, 0, "order").integers(2**60) == rng(0, 1, "order").integers(2**60)
+    np.False_
+    """
+    return np.random.Generator(np.random.PCG64(_entropy(seed, epoch, stream)))
+
+
+def uniforms(seed: int, epoch: int, stream: str, start: int, count: int) -> npt.NDArray[np.float64]:
+    """Draws ``start .. start+count-1`` of a stream of uniforms, whatever was drawn before.
+
+    >>> bool((uniforms(0, 0, "walk", 0, 5)[3:] == uniforms(0, 0, "walk", 3, 2)).all())
+    True
+    """
+    bits = np.random.PCG64(_entropy(seed, epoch, stream))
+    return np.random.Generator(bits.advance(start)).random(count)
+
+
+def _entropy(seed: int, epoch: int, stream: str) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(epoch, zlib.crc32(f"wellorder.{stream}".encode())))
+
+
+def units_of(n: int, seed: int) -> Order:
+    """Units ``0..n-1`` in their own order, int32 below 2³¹; checks ``n`` and ``seed`` on the way in."""
+    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+        raise ValueError(f"n={n!r}: there must be at least one unit; pass the number of units, an int >= 1")
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"seed={seed!r}: seeds are non-negative ints; pass e.g. seed=0")
+    return np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
+
+
+def shuffled(n: int, seed: int, epoch: int) -> Order:
+    """Draw a uniformly random order of ``n`` units for one epoch. O(n) time, 4 bytes a unit."""
+    order = units_of(n, seed)
+    rng(seed, epoch, "order").shuffle(order)
+    return frozen(order)
+
+
+def frozen(array: Any) -> Any:
+    """Make an array read-only, so that no caller can bend a state; returns it."""
+    array.setflags(write=False)
+    return array
+
+
+def is_permutation(order: Order, n: int) -> bool:
+    """Whether ``order`` holds each of ``0..n-1`` exactly once. O(n) time, one byte a unit."""
+    if order.shape != (n,) or order.dtype.kind not in "iu":
+        return False
+    if order.min() < 0 or order.max() >= n:
+        return False
+    seen = np.zeros(n, bool)
+    seen[order] = True
+    return bool(seen.all())
+
+
+def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Steps of ``order``, from ``seen`` on, at which ``units`` are visited; refuses units out of turn.
+
+    Steps in between are passed over (a skipped batch, a lost client). Costs O(1) per unit visited
+    or passed over, so O(n) an epoch.
+
+    >>> visit(np.array([3, 1, 0, 2]), 1, [1, 2])
+    array([1, 3])
+    """
+    wanted = np.asarray(units)
+    if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
+        raise ValueError(
+            f"units of shape {wanted.shape} and dtype {wanted.dtype}: pass a 1-D array of unit numbers"
+        )
+    steps = np.empty(len(wanted), np.int64)
+    found = _match(order, seen, wanted.astype(np.int64), steps)
+    if found < len(wanted):
+        raise ValueError(_out_of_turn(order, seen, wanted, found))
+    return steps
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _match(order, seen, wanted, steps):  # type: ignore[no-untyped-def]
+    step = seen
+    for i in range(len(wanted)):
+        while step < len(order) and order[step] != wanted[i]:
+            step += 1
+        if step >= len(order):
+            return i
+        steps[i] = step
+        step += 1
+    return len(wanted)
+
+
+def _out_of_turn(order: Order, seen: int, wanted: npt.NDArray[Any], at: int) -> str:
+    unit = wanted[at]
+    where = f"units[{at}]={unit}"
+    if unit < 0 or unit >= len(order):
+        return f"{where}: unknown unit; units are 0..{len(order) - 1}"
+    if unit in wanted[:at] or unit in order[:seen]:
+        return f"{where}: observed already in this epoch; observe each unit once, or call advance first"
+    return f"{where}: out of turn; pass units in the order state.order[{seen}:] visits them"
+
+
+def describe(value: Any) -> str:
+    """A name for a policy and its hyper-parameters that is the same in every process.
+
+    >>> from wellorder import GraB
+    >>> describe(GraB(reorders=2))
+    'GraB(rule=Deterministic(), reorders=2)'
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        inner = ", ".join(f"{f.name}={describe(getattr(value, f.name))}" for f in fields(value) if f.init)
+        return f"{type(value).__name__}({inner})"
+    if isinstance(value, tuple | list):
+        text = ", ".join(describe(v) for v in value)
+        return f"<{len(value)} values, crc {zlib.crc32(text.encode()):08x}>" if len(text) > 80 else f"({text})"
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return repr(value)
+
+
+def state_dict(policy: Policy[S], state: S) -> dict[str, Any]:
+    """Copy a state into plain NumPy arrays, ints, floats and strings, with a checksum.
+
+    Safe for JSON (after ``tolist``), npz and safetensors; nothing in it needs unpickling.
+
+    >>> from wellorder import PairGraB
+    >>> sorted(state_dict(PairGraB(), PairGraB().init(4)))[:4]
+    ['checksum', 'clipped', 'epoch', 'order']
+    """
+    plain = {f.name: _plain(getattr(state, f.name)) for f in fields(state)}  # type: ignore[arg-type]
+    return {"policy": describe(policy), **plain, "checksum": _checksum(plain)}
+
+
+def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
+    """Rebuild the state that `state_dict` saved; refuses another policy's state, or a damaged one.
+
+    >>> from wellorder import RandomReshuffling, ShuffleOnce
+    >>> load_state_dict(ShuffleOnce(), state_dict(RandomReshuffling(), RandomReshuffling().init(4)))
+    Traceback (most recent call last):
+    ValueError: this state belongs to RandomReshuffling(), not to ShuffleOnce(); load it with the policy that saved it
+    """
+    if mapping.get("policy") != describe(policy):
+        raise ValueError(
+            f"this state belongs to {mapping.get('policy')}, not to {describe(policy)}; "
+            "load it with the policy that saved it"
+        )
+    n, seed = np.size(mapping.get("order", ())), mapping.get("seed", -1)
+    blank = policy.init(int(n), seed=int(seed))
+    names = [f.name for f in fields(blank)]  # type: ignore[arg-type]
+    missing = [name for name in [*names, "checksum"] if name not in mapping]
+    if missing:
+        raise ValueError(f"damaged state: {', '.join(missing)} missing; load a whole state_dict")
+    values = {name: _restore(name, mapping[name], getattr(blank, name)) for name in names}
+    if _checksum(values) != int(mapping["checksum"]):
+        raise ValueError("damaged state: its checksum does not match; load an intact copy")
+    order = values["order"]
+    if order.min() < 0 or order.max() >= n:
+        raise ValueError(f"damaged state: order holds units outside 0..{n - 1}; load an intact copy")
+    return type(blank)(**values)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.generic):
+        return value.item()
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _restore(name: str, value: Any, blank: Any) -> Any:
+    if not isinstance(blank, np.ndarray):
+        try:
+            return type(blank)(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"damaged state: {name}={value!r} is not of type {type(blank).__name__}") from error
+    array = np.array(_plain(value), dtype=blank.dtype)
+    if array.ndim != blank.ndim or (blank.size and array.shape != blank.shape):
+        raise ValueError(f"damaged state: {name} has shape {array.shape}, expected {blank.shape}")
+    return frozen(array) if not blank.flags.writeable else array
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    total = 0
+    for name in sorted(values):
+        value = values[name]
+        data = np.ascontiguousarray(value).data if isinstance(value, np.ndarray) else repr(value).encode()
+        total = zlib.crc32(data, zlib.crc32(name.encode(), total))
+    return total
