@@ -33,6 +33,12 @@ class Run:
     seed: int
     p: float = 2
     """The norm of the order error and the drift."""
+    cohort: int = 1
+    """S, the clients of a round; 1 for SGD."""
+    local_steps: int = 1
+    """K, the local steps of a client; 1 for SGD."""
+    server_step: float = 1.0
+    """η, the amplification at the epoch's end; 1 for SGD."""
 
 
 def sgd(
@@ -103,7 +109,7 @@ def observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: npt.NDAr
 
 
 class Recorder:
-    """Collects a `Run`, epoch by epoch."""
+    """Collects a `Run`, epoch by epoch; ``federated`` holds its cohort, local_steps and server_step."""
 
     def __init__(
         self,
@@ -114,10 +120,10 @@ class Recorder:
         seed: int,
         p: float,
         first: npt.NDArray[np.float64],
-        every: int = 1,
+        **federated: Any,
     ) -> None:
         self.problem, self.policy, self.step_size, self.seed, self.p = problem, policy, step_size, seed, p
-        self.every = every
+        self.federated = federated
         self.x = np.empty((epochs + 1, problem.dim))
         self.x[0] = first
         self.orders = np.empty((epochs, problem.n), np.int32)
@@ -129,7 +135,7 @@ class Recorder:
         best = problem.minimiser
         self.orders[q], self.drift[q], self.x[q + 1] = order, far, after
         self.order_error[q] = order_error(
-            lambda units: problem.gradients(units, x), order, p=self.p, every=self.every
+            lambda units: problem.gradients(units, x), order, p=self.p, every=self.federated.get("cohort", 1)
         )
         self.gradient_norm[q] = np.linalg.norm(gradient(problem, x))
         self.distance[q] = np.nan if best is None else np.linalg.norm(x - best)
@@ -138,7 +144,7 @@ class Recorder:
         """The finished record."""
         return Run(
             self.x, self.orders, self.order_error, self.gradient_norm, self.distance, self.drift,
-            self.problem, self.policy, self.step_size, self.seed, self.p,
+            self.problem, self.policy, self.step_size, self.seed, self.p, **self.federated,
         )  # fmt: skip
 
 

@@ -1,0 +1,18 @@
+"""``python -m wellorder`` and the ``wellorder`` command."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what it needs."""
+    try:
+        from wellorder.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("wellorder"):
+            raise
+        sys.exit(f"The command needs {error.name}: pip install 'wellorder[experiments]'")
+    app()
+
+
+if __name__ == "__main__":
+    main()
