@@ -1,0 +1,40 @@
+"""Every script in examples/ runs, in a small form."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+
+# One line per example: the arguments that make it small. "{out}" is a temporary folder, and every path given
+# in it must exist afterwards and be named in the output; "needs:package" skips where that is not installed.
+SMALL = {
+    "quadratics.py": ["--epochs", "2", "--seeds", "2", "--out", "{out}/quadratics.png", "needs:matplotlib"],
+}
+
+
+def test_every_example_is_in_the_table():
+    assert sorted(SMALL) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_example_runs_and_names_the_file_it_wrote(name, tmp_path):
+    for package in (part.removeprefix("needs:") for part in SMALL[name] if part.startswith("needs:")):
+        pytest.importorskip(package)
+    arguments = [part.format(out=tmp_path) for part in SMALL[name] if not part.startswith("needs:")]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for written in (Path(part) for part in arguments if part.startswith(str(tmp_path))):
+        assert written.stat().st_size > 0
+        assert str(written) in done.stdout
