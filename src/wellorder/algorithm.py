@@ -99,7 +99,7 @@ def sgd(
 
 
 def observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: npt.NDArray[np.float64]) -> Any:
-    """Show the policy every unit's gradient at ``x``, in visiting order, if it asks for that in this epoch."""
+    """Show the policy every unit's gradient at ``x``, in visiting order, if it asks for that now."""
     if policy.needs.at_start(state.epoch):
         order = state.order
         for at in range(0, problem.n, BLOCK):

@@ -18,11 +18,10 @@ Lookup = Callable[[Order], npt.NDArray[np.float64]]
 
 
 def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int = 1) -> float:
-    r"""Order error of visiting ``vectors`` in ``order`` (Definitions ``def:order error``, ``def:FL:order error``).
+    """Order error of visiting ``vectors`` in ``order`` (``def:order error``, ``def:FL:order error``).
 
-    .. math:: \bar\phi = \max_{n} \Big\| \sum_{i<n} \big(z_{\pi(i)} - \bar z\big) \Big\|_p
-
-    over n = every, 2·every, … ≤ N: ``every=1`` for SGD, ``every=S`` for federated rounds of S clients.
+    φ̄ = max over n of ‖Σ_{i<n} (z_π(i) − mean z)‖_p, with n = every, 2·every, … ≤ N:
+    ``every=1`` for SGD, ``every=S`` for federated rounds of S clients.
     Exact, in float64; O(n·d) time, O(256·d) memory beyond the vectors.
 
     Parameters
@@ -87,11 +86,11 @@ def expansion(
     cohort: int = 1,
     local_steps: int = 1,
 ) -> Expansion:
-    r"""Split an epoch's movement into what optimises and what the order spoils (``apx-subsec:order error``).
+    """Split an epoch's movement into what optimises and what the order spoils (``apx-subsec:order error``).
 
-    The error vector :math:`\gamma^2 \sum_n \nabla^2 f_{\pi(n)}(x) \sum_{i<n} (\nabla f_{\pi(i)}(x) - \nabla f(x))` is
-    at most :math:`\gamma^2 L N \bar\phi` long. For federated rounds of ``cohort`` = S clients with ``local_steps`` = K
-    the inner sum stops at the round's start, and the factor is :math:`\gamma^2 K^2/S^2`.
+    The error vector γ²·Σ_n ∇²f_π(n)(x)·Σ_{i<n} (∇f_π(i)(x) − ∇f(x)) is at most γ²LNφ̄ long.
+    For federated rounds of ``cohort`` = S clients with ``local_steps`` = K the inner sum stops at the
+    round's start, and the factor is γ²K²/S².
     Needs ``problem.curve`` (Hessian–vector products). O(n·d) time, O(256·d) memory.
 
     >>> from wellorder.problems import quadratics
@@ -101,7 +100,9 @@ def expansion(
     True
     """
     if not hasattr(problem, "curve"):
-        raise ValueError(f"problem={problem!r} has no Hessian–vector products; give it curve(units, x, vectors)")
+        raise ValueError(
+            f"problem={problem!r} has no Hessian–vector products; give it curve(units, x, vectors)"
+        )
     point, steps, S, K = np.asarray(x, np.float64), np.asarray(order), cohort, local_steps  # noqa: N806
     mean = sum(problem.gradients(units, point).sum(axis=0) for units in _blocks(steps)) / len(steps)
     optimisation = -step_size * K * len(steps) / S * mean
@@ -135,7 +136,9 @@ def _lookup(vectors: Any, steps: Order) -> Lookup:
         return lambda units: np.ascontiguousarray(vectors(units), np.float64)
     rows = block_of(vectors, len(steps))
     if not isinstance(rows, np.ndarray):
-        raise ValueError(f"vectors={type(vectors).__name__}: pass a 2-D array (n, d), or a function from units to rows")
+        raise ValueError(
+            f"vectors={type(vectors).__name__}: pass a 2-D array (n, d), or a function from units to rows"
+        )
     return lambda units: rows[units].astype(np.float64, copy=False)
 
 
@@ -143,7 +146,7 @@ def _blocks(units: Order) -> list[Order]:
     return [units[at : at + BLOCK] for at in range(0, len(units), BLOCK)]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _prefixes(rows, mean, prefix, seen, every, p):  # type: ignore[no-untyped-def]
     worst = 0.0
     for t in range(len(rows)):

@@ -52,6 +52,7 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
+A = TypeVar("A", bound=npt.NDArray[Any])
 
 
 class Policy(Protocol[S]):
@@ -139,7 +140,7 @@ def shuffled(n: int, seed: int, epoch: int) -> Order:
     return frozen(order)
 
 
-def frozen(array: Any) -> Any:
+def frozen(array: A) -> A:
     """Make an array read-only, so that no caller can bend a state; returns it."""
     array.setflags(write=False)
     return array
@@ -177,7 +178,7 @@ def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64
     return steps
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _match(order, seen, wanted, steps):  # type: ignore[no-untyped-def]
     step = seen
     for i in range(len(wanted)):
@@ -212,7 +213,9 @@ def describe(value: Any) -> str:
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple | list):
         text = ", ".join(describe(v) for v in value)
-        return f"<{len(value)} values, crc {zlib.crc32(text.encode()):08x}>" if len(text) > 80 else f"({text})"
+        return (
+            f"<{len(value)} values, crc {zlib.crc32(text.encode()):08x}>" if len(text) > 80 else f"({text})"
+        )
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     return repr(value)
@@ -225,7 +228,7 @@ def state_dict(policy: Policy[S], state: S) -> dict[str, Any]:
 
     >>> from wellorder import PairGraB
     >>> sorted(state_dict(PairGraB(), PairGraB().init(4)))[:4]
-    ['checksum', 'clipped', 'epoch', 'order']
+    ['checksum', 'clipped', 'epoch', 'observed']
     """
     plain = {f.name: _plain(getattr(state, f.name)) for f in fields(state)}  # type: ignore[arg-type]
     return {"policy": describe(policy), **plain, "checksum": _checksum(plain)}
@@ -237,7 +240,7 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
     >>> from wellorder import RandomReshuffling, ShuffleOnce
     >>> load_state_dict(ShuffleOnce(), state_dict(RandomReshuffling(), RandomReshuffling().init(4)))
     Traceback (most recent call last):
-    ValueError: this state belongs to RandomReshuffling(), not to ShuffleOnce(); load it with the policy that saved it
+    ValueError: this state belongs to RandomReshuffling(), not to ShuffleOnce(); load it ...
     """
     if mapping.get("policy") != describe(policy):
         raise ValueError(
@@ -272,7 +275,9 @@ def _restore(name: str, value: Any, blank: Any) -> Any:
         try:
             return type(blank)(value)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"damaged state: {name}={value!r} is not of type {type(blank).__name__}") from error
+            raise ValueError(
+                f"damaged state: {name}={value!r} is not of type {type(blank).__name__}"
+            ) from error
     array = np.array(_plain(value), dtype=blank.dtype)
     if array.ndim != blank.ndim or (blank.size and array.shape != blank.shape):
         raise ValueError(f"damaged state: {name} has shape {array.shape}, expected {blank.shape}")

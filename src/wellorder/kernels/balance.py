@@ -34,10 +34,10 @@ class Balanced(NamedTuple):
 def balance(
     signals: Any, rule: SignRule | None = None, *, total: Vector = NO_VECTOR, seed: int = 0, start: int = 0
 ) -> Balanced:
-    r"""Sign each vector so that the signed running sum stays short (Algorithm ``alg:balancing``).
+    """Sign each vector so that the signed running sum stays short (Algorithm ``alg:balancing``).
 
-    :math:`\epsilon_n = +1` iff :math:`\langle s, z_n\rangle` is below the rule's threshold, then
-    :math:`s \leftarrow s + \epsilon_n z_n`. Costs O(b·d) for rows, O(b²·d) for other signals; O(d) memory.
+    ε = +1 iff ⟨s, z⟩ is below the rule's threshold, then s ← s + ε·z.
+    Costs O(b·d) for rows, O(b²·d) for other signals; O(d) memory.
 
     Parameters
     ----------
@@ -129,7 +129,9 @@ def _summand(vector: Vector, rows: Rows) -> npt.NDArray[np.float64]:
     if not len(vector):
         return np.zeros(dim)
     if len(vector) != dim:
-        raise ValueError(f"signals of dimension {dim}: this epoch's others had {len(vector)}; pass rows of one length")
+        raise ValueError(
+            f"signals of dimension {dim}: this epoch's others had {len(vector)}; pass rows of one length"
+        )
     return to_numpy(vector).copy()
 
 
@@ -171,7 +173,7 @@ def _balance_products(
     return Balanced(signs, _plus(total, update), int(clipped))
 
 
-# Reassociation lets the compiler use vector registers; every row still takes the same additions in the same order.
+# Reassociation lets the compiler use vector registers; each row still takes the same additions in one order.
 _jit = numba.njit(cache=True, fastmath={"reassoc", "contract"})
 
 
@@ -182,7 +184,7 @@ def _decide(v, threshold, limit):  # type: ignore[no-untyped-def]
 
 @_jit
 def _balance_rows(rows, center, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
-    """Sequential balancing of rows − center; returns the first row that is not finite (or −1) and the clips."""
+    """Sequential balancing of rows − center; returns the first row not finite (or −1) and the clips."""
     clipped = 0
     dim = len(s)
     for t in range(len(rows)):
@@ -241,7 +243,7 @@ def _add_rows(rows, s):  # type: ignore[no-untyped-def]
             s[k] += np.float64(row[k])
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _signs_from_gram(gram, along, length, thresholds, limit, signs):  # type: ignore[no-untyped-def]
     """Signs by the recursion ⟨s + εz_t, z_j⟩ = ⟨s, z_j⟩ + ε⟨z_t, z_j⟩.
 

@@ -30,7 +30,9 @@ def reorder(order: npt.ArrayLike, signs: npt.ArrayLike) -> Order:
     if old.ndim != 1 or not is_permutation(old, old.size):
         raise ValueError(f"order={old!r}: pass a permutation of 0..{old.size - 1}")
     if marks.shape != old.shape or not np.isin(marks, (-1, 0, 1)).all():
-        raise ValueError(f"signs of shape {marks.shape}: pass one of -1, 0, +1 for each of the {old.size} units")
+        raise ValueError(
+            f"signs of shape {marks.shape}: pass one of -1, 0, +1 for each of the {old.size} units"
+        )
     return place(old, marks.astype(np.int8)[old])
 
 
@@ -41,7 +43,7 @@ def place(order: Order, signs: Signs) -> Order:
     return new
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _place(order, signs, new):  # type: ignore[no-untyped-def]
     middle = 0
     for sign in signs:
@@ -73,7 +75,7 @@ def basic_br(
     ``vectors[u]`` belongs to unit ``u``; ``mean`` is their average unless given. O(n·d) time.
 
     >>> basic_br(np.arange(4), np.array([[3.0], [3.0], [-3.0], [-3.0]]))
-    array([1, 2, 3, 0])
+    array([1, 3, 2, 0])
     """
     rule = rule or Deterministic()
     old, rows = _checked(order, vectors)
@@ -101,7 +103,7 @@ def pair_br(
     middle. A ``mean`` cancels in the differences: it changes no sign and may be left out. O(n·d) time.
 
     >>> pair_br(np.arange(5), np.array([[1.0], [4.0], [2.0], [0.0], [9.0]]))
-    array([1, 2, 4, 3, 0])
+    array([1, 3, 4, 2, 0])
     """
     rule = rule or Deterministic()
     old, rows = _checked(order, vectors)

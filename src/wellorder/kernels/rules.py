@@ -14,7 +14,7 @@ from wellorder.order import uniforms
 class SignRule(Protocol):
     """How a vector ``z`` gets its sign, given the running sum ``s``: ε = +1 iff ⟨s, z⟩ < threshold.
 
-    ``limit`` is the value of \\|⟨s, z⟩\\| above which a decision counts as clipped.
+    ``limit`` is the size of ⟨s, z⟩ above which a decision counts as clipped.
     """
 
     @property
@@ -41,20 +41,22 @@ class Deterministic:
 class Walk:
     """The self-balancing walk: ε = +1 with probability ½ − ⟨s, z⟩/(2c) (Algorithm ``alg:balancing``).
 
-    With u uniform on [0, 1), that is ⟨s, z⟩ < c·(1 − 2u). Where \\|⟨s, z⟩\\| > c the probability would
+    With u uniform on [0, 1), that is ⟨s, z⟩ < c·(1 − 2u). Where ⟨s, z⟩ is beyond ±c the probability would
     leave [0, 1]: it is clipped, and counted in the state's ``clipped``, so that a run can say that
     ``c`` was too small. The theory takes c = 30·log(dN/δ) for vectors of norm at most 1; for others,
     multiply by the square of the largest norm.
 
     >>> Walk(c=30.0).thresholds(seed=0, epoch=0, start=0, count=2).round(2)
-    array([-15.86,  15.91])
+    array([-2.58, 24.56])
     """
 
     c: float
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.c) and self.c > 0):
-            raise ValueError(f"c={self.c!r}: the walk's scale must be a positive number; try 30 * log(d * n / 0.01)")
+            raise ValueError(
+                f"c={self.c!r}: the walk's scale must be a positive number; try 30 * log(d * n / 0.01)"
+            )
 
     @property
     def limit(self) -> float:

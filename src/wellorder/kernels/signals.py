@@ -31,7 +31,7 @@ class TensorRows:
 
 
 def block_of(signals: Any, count: int) -> Rows | Signals:
-    """Take the caller's signals as NumPy rows where that is free of copies, else as `Signals`; checks them."""
+    """Take the caller's signals as NumPy rows where that needs no copy, else as `Signals`; checks them."""
     if isinstance(signals, Signals):
         block: Rows | Signals = signals
     elif hasattr(signals, "detach"):

@@ -15,7 +15,7 @@ from wellorder.policies.plan import Plan, pass_by
 
 @dataclass(frozen=True)
 class Arbitrary:
-    """Orders of your own: one permutation per epoch, or a function from the epoch to one (``ex:arbitrary permutation``).
+    """Orders of your own: one per epoch, or a function from the epoch to one (``ex:arbitrary permutation``).
 
     Orders given as a list are kept as tuples (about 36 bytes a unit); pass a function for large n.
 
@@ -35,7 +35,9 @@ class Arbitrary:
             return
         if not len(self.orders):
             raise ValueError("orders=[]: pass at least one permutation, or a function from the epoch to one")
-        kept = tuple(tuple(_checked(order, np.size(order), epoch).tolist()) for epoch, order in enumerate(self.orders))
+        kept = tuple(
+            tuple(_checked(order, np.size(order), epoch).tolist()) for epoch, order in enumerate(self.orders)
+        )
         object.__setattr__(self, "orders", kept)
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
@@ -62,6 +64,8 @@ class Arbitrary:
 def _checked(order: Any, n: int, epoch: int) -> Order:
     array = np.asarray(order)
     if not is_permutation(array, n):
-        raise ValueError(f"orders[{epoch}]={array!r} is not a permutation of 0..{n - 1}; list each unit exactly once")
+        raise ValueError(
+            f"orders[{epoch}]={array!r} is not a permutation of 0..{n - 1}; list each unit exactly once"
+        )
     kept: Order = frozen(array.astype(np.int32 if n < 2**31 else np.int64))
     return kept

@@ -16,7 +16,7 @@ class FlipFlop:
     >>> policy = FlipFlop()
     >>> first = policy.init(5)
     >>> first.order, policy.advance(first).order
-    (array([4, 2, 0, 3, 1], dtype=int32), array([1, 3, 0, 2, 4], dtype=int32))
+    (array([2, 1, 3, 0, 4], dtype=int32), array([4, 0, 3, 1, 2], dtype=int32))
     """
 
     needs: ClassVar[Needs] = Needs.NOTHING

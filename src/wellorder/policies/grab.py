@@ -33,10 +33,10 @@ class GraBState:
 
 @dataclass(frozen=True)
 class GraB:
-    r"""Gradient balancing with a stale mean (Algorithms ``alg:SGD:GraB`` and ``alg:SGD:GraB^2``).
+    """Gradient balancing with a stale mean (Algorithms ``alg:SGD:GraB`` and ``alg:SGD:GraB^2``).
 
-    Each signal is centred by last epoch's mean :math:`m`, signed by the rule against the running sum,
-    :math:`s \leftarrow s + \epsilon (g - m)`, and the epoch's end puts plus units first and minus units last,
+    Each signal g is centred by last epoch's mean m, signed by the rule against the running sum,
+    s ← s + ε·(g − m), and the epoch's end puts plus units first and minus units last,
     reversed. Costs O(d) a unit, three vectors of length d, and 5 bytes a unit.
 
     Parameters
@@ -51,7 +51,7 @@ class GraB:
     >>> state = policy.init(4)
     >>> state = policy.observe(state, state.order, np.array([[2.0], [1.0], [-3.0], [-2.0]]))
     >>> state.order, policy.advance(state).order
-    (array([2, 0, 3, 1], dtype=int32), array([0, 1, 3, 2], dtype=int32))
+    (array([2, 1, 3, 0], dtype=int32), array([1, 0, 3, 2], dtype=int32))
     """
 
     rule: SignRule = field(default_factory=Deterministic)
@@ -61,7 +61,9 @@ class GraB:
 
     def __post_init__(self) -> None:
         if self.reorders < 1:
-            raise ValueError(f"reorders={self.reorders!r}: the epoch's end reorders at least once; pass 1 or more")
+            raise ValueError(
+                f"reorders={self.reorders!r}: the epoch's end reorders at least once; pass 1 or more"
+            )
 
     def init(self, n: int, *, seed: int = 0) -> GraBState:
         return GraBState(int(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))

@@ -15,7 +15,7 @@ from wellorder.policies.rows import Kept, keep, opened
 
 @dataclass(frozen=True)
 class Greedy:
-    """Order the last epoch's signals so that each next one keeps the centred running sum shortest (Lu et al., 2021).
+    """Visit next the unit whose last signal keeps the centred running sum shortest (Lu et al., 2021).
 
     A baseline for small n: an epoch's end costs O(n²·d) time and n·d·8 bytes, and there is no guarantee
     better than that of an arbitrary order. More than ``max_units`` units are refused.
@@ -48,7 +48,7 @@ class Greedy:
         return opened(frozen(order), state.seed, state.epoch + 1)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _greedy(rows):  # type: ignore[no-untyped-def]
     n, dim = rows.shape
     chosen, used = np.empty(n, np.int64), np.zeros(n, np.bool_)

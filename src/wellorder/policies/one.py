@@ -39,7 +39,7 @@ class ShuffleOnce:
     """One random order, drawn at the start and used in every epoch.
 
     >>> ShuffleOnce().init(5).order
-    array([4, 2, 0, 3, 1], dtype=int32)
+    array([2, 1, 3, 0, 4], dtype=int32)
     """
 
     needs: ClassVar[Needs] = Needs.NOTHING
@@ -57,7 +57,7 @@ class ShuffleOnce:
 class NicePermutation:
     """One order made with care: the gradients at the first point, balanced and reordered ``passes`` times.
 
-    Each pass roughly halves the order error until it reaches its floor (Lemma ``lem:basic-balancing-reordering``).
+    Each pass about halves the order error until that reaches its floor (``lem:basic-balancing-reordering``).
     Takes n extra gradients once, and n·d·8 bytes until the order is made; the order serves as long as the
     parameters stay near where they were.
     """
@@ -76,7 +76,9 @@ class NicePermutation:
 
     def observe(self, state: Kept, units: npt.ArrayLike, signals: Any) -> Kept:
         if state.epoch > 0:
-            return replace(state, seen=pass_by(self, Plan(0, 0, state.order, state.seen), units, signals).seen)
+            return replace(
+                state, seen=pass_by(self, Plan(0, 0, state.order, state.seen), units, signals).seen
+            )
         state = keep(state, units, signals)
         return self._planned(state) if state.seen == len(state.order) else state
 

@@ -33,11 +33,11 @@ class PairState:
 
 @dataclass(frozen=True)
 class PairGraB:
-    r"""Gradient balancing in pairs (Algorithm ``alg:SGD:PairGraB``; the client order of FL-GraB).
+    """Gradient balancing in pairs (Algorithm ``alg:SGD:PairGraB``; the client order of FL-GraB).
 
-    The difference :math:`d` of two consecutive signals is signed against the running sum,
-    :math:`s \leftarrow s + \epsilon d`; the first of the pair carries ε, the second −ε, and the epoch's end puts
-    plus units first and minus units last, reversed. A unit without a partner keeps the middle.
+    The difference d of two consecutive signals is signed against the running sum, s ← s + ε·d; the first
+    of the pair carries ε, the second −ε, and the epoch's end puts plus units first and minus units last,
+    reversed. A unit without a partner keeps the middle.
     Costs O(d) a unit, two vectors of length d, and 5 bytes a unit.
 
     >>> import numpy as np
@@ -45,7 +45,7 @@ class PairGraB:
     >>> state = policy.init(4)
     >>> state = policy.observe(state, state.order, np.array([[2.0], [1.0], [-3.0], [-2.0]]))
     >>> state.order, policy.advance(state).order
-    (array([2, 0, 3, 1], dtype=int32), array([0, 1, 3, 2], dtype=int32))
+    (array([2, 1, 3, 0], dtype=int32), array([1, 0, 3, 2], dtype=int32))
     """
 
     rule: SignRule = field(default_factory=Deterministic)

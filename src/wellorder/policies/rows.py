@@ -40,7 +40,8 @@ def keep(state: Kept, units: npt.ArrayLike, signals: Any) -> Kept:
     rows = state.rows if state.rows.size else np.zeros((len(state.order), block.shape[1]))
     if rows.shape[1] != block.shape[1]:
         raise ValueError(
-            f"signals of dimension {block.shape[1]}: this epoch's others had {rows.shape[1]}; pass rows of one length"
+            f"signals of dimension {block.shape[1]}: this epoch's others had {rows.shape[1]}; "
+            "pass rows of one length"
         )
     if not len(steps):
         return state

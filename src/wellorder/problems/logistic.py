@@ -27,11 +27,11 @@ class Logistic:
 
     @property
     def dim(self) -> int:
-        return self.X.shape[1]
+        return int(self.X.shape[1])
 
     @cached_property
     def minimiser(self) -> Point | None:
-        """The minimiser by Newton's method, to rounding; None where it is not attained (no penalty, separable data)."""
+        """The minimiser by Newton's method; None where none is attained (no penalty, separable data)."""
         x = np.zeros(self.dim)
         for _ in range(100):
             weights = -self.y * _sigmoid(-self.y * (self.X @ x))
@@ -39,7 +39,7 @@ class Logistic:
             p = _sigmoid(self.X @ x)
             hessian = (self.X.T * (p * (1 - p))) @ self.X / self.n + self.l2 * np.eye(self.dim)
             if np.linalg.norm(g) <= 1e-13 * max(1.0, float(np.linalg.norm(self.X))):
-                return frozen(x)  # type: ignore[no-any-return]
+                return frozen(x)
             try:
                 step = np.linalg.solve(hessian, g)
             except np.linalg.LinAlgError:
@@ -48,7 +48,7 @@ class Logistic:
             while self.value(x - scale * step) > here and scale > 1e-10:
                 scale /= 2
             x = x - scale * step
-        return frozen(x) if np.linalg.norm(g) <= 1e-9 else None  # type: ignore[no-any-return]
+        return frozen(x) if np.linalg.norm(g) <= 1e-9 else None
 
     def gradients(self, units: Order, x: Point) -> Matrix:
         rows, y = self.X[units], self.y[units]
@@ -58,7 +58,8 @@ class Logistic:
         """Hessian–vector products, one row a unit."""
         rows = self.X[units]
         p = _sigmoid(rows @ x)
-        return (p * (1 - p) * np.sum(rows * vectors, axis=1))[:, None] * rows + self.l2 * vectors
+        along: Point = p * (1 - p) * np.sum(rows * vectors, axis=1)
+        return along[:, None] * rows + self.l2 * vectors
 
     def value(self, x: Point) -> float:
         return float(np.logaddexp(0.0, -self.y * (self.X @ x)).mean() + 0.5 * self.l2 * (x @ x))
@@ -75,8 +76,8 @@ def logistic(X: npt.ArrayLike, y: npt.ArrayLike, l2: float = 0.0) -> Logistic:  
     """Binary logistic regression on the rows of ``X`` with labels ±1 (or 0 and 1).
 
     >>> problem = logistic([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], [1, 0, 1], l2=0.1)
-    >>> problem.value(np.zeros(2)).__round__(3), bool(np.abs(problem.gradients(np.arange(3), problem.minimiser).mean(0)).max() < 1e-9)
-    (0.693, True)
+    >>> bool(np.abs(problem.gradients(np.arange(3), problem.minimiser).mean(axis=0)).max() < 1e-9)
+    True
     """
     rows, labels = np.ascontiguousarray(X, np.float64), np.asarray(y, np.float64)
     if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
@@ -84,7 +85,9 @@ def logistic(X: npt.ArrayLike, y: npt.ArrayLike, l2: float = 0.0) -> Logistic:  
     if set(np.unique(labels)) <= {0.0, 1.0}:
         labels = 2 * labels - 1
     if labels.shape != (len(rows),) or not set(np.unique(labels)) <= {-1.0, 1.0}:
-        raise ValueError(f"y of shape {labels.shape}: pass one label, -1 or +1 (or 0 or 1), for each of {len(rows)} rows")
+        raise ValueError(
+            f"y of shape {labels.shape}: pass one label, -1 or +1 (or 0 or 1), for each of {len(rows)} rows"
+        )
     if not (np.isfinite(l2) and l2 >= 0):
         raise ValueError(f"l2={l2!r}: pass a penalty of 0 or more")
     return Logistic(frozen(rows.copy()), frozen(labels.copy()), float(l2))
@@ -95,7 +98,7 @@ def _sigmoid(z: Point) -> Point:
     return p
 
 
-@numba.njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, fastmath={"reassoc", "contract"})
 def _steps(X, y, l2, units, step_size, points, rows):  # type: ignore[no-untyped-def]  # noqa: N803
     dim = rows.shape[1]
     for t in range(len(units)):

@@ -25,7 +25,7 @@ class Quadratics:
 
     @property
     def dim(self) -> int:
-        return self.a.shape[1]
+        return int(self.a.shape[1])
 
     @property
     def start(self) -> Point:
@@ -56,14 +56,14 @@ class Quadratics:
 
 
 def quadratics(n: int, dim: int = 1, *, seed: int = 0, spread: float = 1.0) -> Quadratics:
-    """Draw the quadratics of Figure 1: a ~ N(0.5, ``spread``²), b ~ N(0, 1), independent per unit and coordinate.
+    """Draw the quadratics of Figure 1: a ~ N(0.5, ``spread``²), b ~ N(0, 1), independent for all u and k.
 
     ``spread=0`` gives all units the same curvature, so that gradients differ by constants. A coordinate
     whose mean curvature came out below 0.1 (small n only) is shifted to 0.5, so that a minimiser exists.
 
     >>> problem = quadratics(1000, seed=3)
     >>> problem.minimiser.round(3), problem.gradients(np.array([7]), problem.minimiser).shape
-    (array([0.004]), (1, 1))
+    (array([0.071]), (1, 1))
     """
     units_of(n, seed)
     if not isinstance(dim, int | np.integer) or dim < 1:
@@ -78,7 +78,7 @@ def quadratics(n: int, dim: int = 1, *, seed: int = 0, spread: float = 1.0) -> Q
     return Quadratics(frozen(a), frozen(b))
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _steps(a, b, units, step_size, points, rows):  # type: ignore[no-untyped-def]
     for t in range(len(units)):
         unit = units[t]
