@@ -162,7 +162,7 @@ def arguments_are_untouched(trial: Trial) -> None:
     for at in (0, 3):
         units = order[at : at + 3].copy()
         signals = trial.convert(rows[units])
-        before = np.array(signals, copy=True)
+        before = np.asarray(signals).copy()
         state = trial.policy.observe(state, units, signals)
         same = np.array_equal(units, order[at : at + 3]) and np.array_equal(np.asarray(signals), before)
         _expect(same, arguments_are_untouched, "an argument changed")
