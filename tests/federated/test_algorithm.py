@@ -38,7 +38,7 @@ class Plain:
 
 
 def paper(problem, policy, step_size, epochs, cohort, local_steps, server_step, seed):
-    """Algorithm ``alg:FL`` line by line, with NOTES' reading of a short last round; x_0 … x_Q and the orders."""
+    """Algorithm ``alg:FL`` line by line, a short last round dividing by its size; x_0 … x_Q and the orders."""
     state, x, path, orders = policy.init(problem.n, seed=seed), problem.start, [problem.start], []
     for _ in range(epochs):
         w, signals = x, []
@@ -92,14 +92,14 @@ def test_one_client_a_round_and_one_step_is_sgd_bit_for_bit(policy, kind):
     if kind == "logistic":
         draw = wo.rng(0, 0, "test")
         problem = logistic(draw.standard_normal((61, 4)), draw.integers(0, 2, 61), l2=0.1)
-    common = dict(step_size=3e-3, epochs=7, seed=5)
+    common = {"step_size": 3e-3, "epochs": 7, "seed": 5}
     one, two = wo.sgd(problem, policy, **common), fedavg(problem, policy, **common, cohort=1, local_steps=1)
     for name in ("x", "orders", "order_error", "gradient_norm", "distance", "drift"):
         assert getattr(one, name).tobytes() == getattr(two, name).tobytes(), name
 
 
 def test_a_large_epoch_is_cut_where_sgd_cuts_it():
-    common = dict(step_size=1e-3, epochs=3, seed=2)
+    common = {"step_size": 1e-3, "epochs": 3, "seed": 2}
     one = wo.sgd(quadratics(700), wo.PairGraB(), **common)
     two = fedavg(quadratics(700), wo.PairGraB(), **common, cohort=1, local_steps=1)
     assert one.x.tobytes() == two.x.tobytes()
@@ -134,8 +134,12 @@ def test_a_short_last_round_averages_over_the_clients_it_has():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    n=st.integers(2, 60), dim=st.integers(1, 5), cohort=st.integers(1, 60), steps=st.integers(1, 12), seed=st.integers(0, 99)
-)  # fmt: skip
+    n=st.integers(2, 60),
+    dim=st.integers(1, 5),
+    cohort=st.integers(1, 60),
+    steps=st.integers(1, 12),
+    seed=st.integers(0, 99),
+)
 def test_the_fast_rounds_equal_the_plain_loop(n, dim, cohort, steps, seed):
     draw = np.random.default_rng(seed)
     plan = Rounds(1e-2, min(cohort, n), steps)
@@ -177,7 +181,7 @@ def test_the_order_error_is_measured_at_round_boundaries():
 
 
 def test_the_full_gradient_is_the_local_solver_unless_another_is_given():
-    common = dict(step_size=1e-2, epochs=3, cohort=2, local_steps=2)
+    common = {"step_size": 1e-2, "epochs": 3, "cohort": 2, "local_steps": 2}
     one = fedavg(quadratics(8), wo.PairGraB(), **common)
     two = fedavg(quadratics(8), wo.PairGraB(), **common, local=FullGradient())
     assert one.x.tobytes() == two.x.tobytes()
@@ -220,7 +224,7 @@ def test_local_sgd_visits_a_clients_examples_in_turn_across_rounds(inner):
 def test_local_sgd_with_one_example_each_is_plain_steps_on_it():
     problem, common = (
         quadratics(8, 2, seed=3),
-        dict(step_size=1e-2, epochs=4, cohort=3, local_steps=5, seed=1),
+        {"step_size": 1e-2, "epochs": 4, "cohort": 3, "local_steps": 5, "seed": 1},
     )
     one = fedavg(problem, wo.PairGraB(), **common)
     two = fedavg(clients(problem, 8), wo.PairGraB(), **common, local=LocalSGD(wo.RandomReshuffling()))
@@ -240,18 +244,18 @@ def test_clients_average_their_examples():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (dict(cohort=0), "cohort=0: a round takes 1 to 6 of 6 clients"),
-        (dict(cohort=7), "cohort=7"),
-        (dict(cohort=2.5), "cohort=2.5"),
-        (dict(local_steps=0), "local_steps=0"),
-        (dict(server_step=0.0), "server_step=0.0"),
-        (dict(step_size=-1.0), "step_size=-1.0"),
-        (dict(epochs=0), "epochs=0"),
-        (dict(local=LocalSGD(wo.PairGraB())), "wellorder.federated.clients"),
+        ({"cohort": 0}, "cohort=0: a round takes 1 to 6 of the 6 clients"),
+        ({"cohort": 7}, "cohort=7"),
+        ({"cohort": 2.5}, "cohort=2.5"),
+        ({"local_steps": 0}, "local_steps=0"),
+        ({"server_step": 0.0}, "server_step=0.0"),
+        ({"step_size": -1.0}, "step_size=-1.0"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"local": LocalSGD(wo.PairGraB())}, "wellorder.federated.clients"),
     ],
 )
 def test_impossible_settings_are_refused(wrong, message):
-    good = dict(step_size=1e-2, epochs=1, cohort=2, local_steps=1)
+    good = {"step_size": 1e-2, "epochs": 1, "cohort": 2, "local_steps": 1}
     with pytest.raises(ValueError, match=message):
         fedavg(quadratics(6), wo.PairGraB(), **{**good, **wrong})
 
