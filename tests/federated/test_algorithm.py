@@ -38,7 +38,7 @@ class Plain:
 
 
 def paper(problem, policy, step_size, epochs, cohort, local_steps, server_step, seed):
-    """Algorithm ``alg:FL`` line by line, a short last round dividing by its size; x_0 … x_Q and the orders."""
+    """Algorithm ``alg:FL`` line by line, a short last round divided by its size: points and orders."""
     state, x, path, orders = policy.init(problem.n, seed=seed), problem.start, [problem.start], []
     for _ in range(epochs):
         w, signals = x, []
