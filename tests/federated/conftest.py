@@ -16,7 +16,7 @@ def real_data() -> Path:
     """The folder with mnist/, fashion_mnist/ and packed CIFAR sets."""
     folder = Path(os.environ.get("WELLORDER_TEST_DATA", BESIDE))
     if not (folder / "fashion_mnist").is_dir():
-        pytest.skip(f"no real data: set WELLORDER_TEST_DATA to a folder with mnist/ and fashion_mnist/")
+        pytest.skip("no real data: set WELLORDER_TEST_DATA to a folder with mnist/ and fashion_mnist/")
     return folder
 
 
