@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
 
+import torch
 import wellorder
 from wellorder import (
     Arbitrary,
@@ -124,7 +124,13 @@ class Sloppy:
         if self.fault == "writes to signals":
             rows -= 1.0
         first = rows if self.fault == "keeps a view" else rows.copy()
-        return SloppyState(state.seed, state.epoch, state.order, int(steps[-1]) + 1, first if state.seen == 0 else state.first)
+        return SloppyState(
+            state.seed,
+            state.epoch,
+            state.order,
+            int(steps[-1]) + 1,
+            first if state.seen == 0 else state.first,
+        )
 
     def advance(self, state):
         seed, epoch, n = state.seed, state.epoch + 1, len(state.order)

@@ -1,4 +1,4 @@
-"""The dependent policies equal loops-and-lists transcriptions of the paper's algorithms (with the corrections)."""
+"""The dependent policies equal loops-and-lists transcriptions of the corrected algorithms."""
 
 import pytest
 
@@ -165,7 +165,14 @@ def proto(permute):
         (GraBProto(), proto(basic_br)),
         (PairGraBProto(), proto(pair_br)),
     ],
-    ids=["GraB, placing", "GraB, reordering", "GraB, reordering twice", "PairGraB", "GraBProto", "PairGraBProto"],
+    ids=[
+        "GraB, placing",
+        "GraB, reordering",
+        "GraB, reordering twice",
+        "PairGraB",
+        "GraBProto",
+        "PairGraBProto",
+    ],
 )
 def test_orders_equal_the_papers_algorithm(policy, transcription, n, dim):
     for seed in range(3):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder.order import Order, frozen
-from wellorder.problems.problem import Matrix, Point
+from wellorder.problems.problem import Matrix, Point, gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,21 +34,19 @@ class Logistic:
         """The minimiser by Newton's method; None where none is attained (no penalty, separable data)."""
         x = np.zeros(self.dim)
         for _ in range(100):
-            weights = -self.y * _sigmoid(-self.y * (self.X @ x))
-            g = self.X.T @ weights / self.n + self.l2 * x
             p = _sigmoid(self.X @ x)
             hessian = (self.X.T * (p * (1 - p))) @ self.X / self.n + self.l2 * np.eye(self.dim)
-            if np.linalg.norm(g) <= 1e-13 * max(1.0, float(np.linalg.norm(self.X))):
-                return frozen(x)
             try:
-                step = np.linalg.solve(hessian, g)
+                step = np.linalg.solve(hessian, gradient(self, x))
             except np.linalg.LinAlgError:
                 return None
+            if np.linalg.norm(step) <= 1e-7 * (1.0 + np.linalg.norm(x)):  # the next is below rounding
+                return frozen(x - step)
             scale, here = 1.0, self.value(x)
             while self.value(x - scale * step) > here and scale > 1e-10:
                 scale /= 2
             x = x - scale * step
-        return frozen(x) if np.linalg.norm(g) <= 1e-9 else None
+        return None
 
     def gradients(self, units: Order, x: Point) -> Matrix:
         rows, y = self.X[units], self.y[units]

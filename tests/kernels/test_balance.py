@@ -1,0 +1,190 @@
+"""Balancing: fast equals the sequential loop, for rows, tensors and products, in any block."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torch
+from wellorder import Deterministic, GraB, PairGraB, Walk, balance, load_state_dict, state_dict
+from wellorder.kernels.rules import SignRule
+from wellorder.kernels.signals import TensorRows
+
+
+class Products:
+    """The rows as somebody who never shows them: Gram, dot and combine only."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def gram(self):
+        return self.rows @ self.rows.T
+
+    def dot(self, vector):
+        return self.rows @ vector
+
+    def combine(self, weights):
+        return weights @ self.rows
+
+
+def sequential(rows, rule: SignRule, seed=0):
+    """alg:balancing, one vector after the other, in float64."""
+    s, signs, clipped = np.zeros(rows.shape[1]), [], 0
+    for z, threshold in zip(rows.astype(float), rule.thresholds(seed, 0, 0, len(rows)), strict=True):
+        v = s @ z
+        signs.append(1 if v < threshold else -1)
+        clipped += abs(v) > rule.limit
+        s = s + signs[-1] * z
+    return signs, s, clipped
+
+
+def matrices(dtype=np.float64):
+    def build(n, dim, seed, shift):
+        return (shift + np.random.default_rng(seed).standard_normal((n, dim))).astype(dtype)
+
+    return st.builds(
+        build, st.integers(1, 40), st.integers(1, 12), st.integers(0, 10**6), st.sampled_from([0.0, 2.0])
+    )
+
+
+rules = st.sampled_from([Deterministic(), Walk(5.0), Walk(300.0)])
+
+
+@given(matrices(), rules)
+def test_the_fused_pass_equals_the_sequential_loop(rows, rule):
+    signs, s, clipped = sequential(rows, rule, seed=4)
+    result = balance(rows, rule, seed=4)
+    assert result.signs.tolist() == signs
+    assert result.total == pytest.approx(s, abs=1e-12)
+    assert result.clipped == clipped
+
+
+@given(matrices(), rules)
+def test_gram_and_dot_give_the_signs_of_the_sequential_loop(rows, rule):
+    signs, s, clipped = sequential(rows, rule, seed=4)
+    result = balance(Products(rows), rule, seed=4)
+    assert result.signs.tolist() == signs
+    assert result.total == pytest.approx(s, abs=1e-10)
+    assert result.clipped == clipped
+
+
+@given(matrices(np.float32), rules)
+def test_float32_rows_are_balanced_as_if_they_were_float64(rows, rule):
+    exact = balance(rows.astype(np.float64), rule)
+    for shown in (rows, torch.from_numpy(rows), np.asfortranarray(rows)):
+        result = balance(shown, rule)
+        assert result.signs.tolist() == exact.signs.tolist()
+        assert result.total.dtype == np.float64
+        assert result.total.tolist() == exact.total.tolist()
+
+
+@given(matrices(), rules)
+def test_tensors_in_products_equal_rows(rows, rule):
+    by_rows, by_products = balance(rows, rule), balance(TensorRows(torch.from_numpy(rows)), rule)
+    assert by_products.signs.tolist() == by_rows.signs.tolist()
+    assert by_products.total.tolist() == pytest.approx(by_rows.total, abs=1e-10)
+
+
+@given(matrices(), rules, st.lists(st.integers(0, 40), max_size=4))
+def test_blocks_follow_one_another_bit_for_bit(rows, rule, cuts):
+    whole, signs, total = balance(rows, rule, seed=2), [], np.empty(0)
+    edges = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    for start, stop in itertools.pairwise(edges):
+        part = balance(rows[start:stop], rule, total=total, seed=2, start=start)
+        signs, total = signs + part.signs.tolist(), part.total
+    assert signs == whole.signs.tolist()
+    assert total.tolist() == whole.total.tolist()
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 17),
+    st.sampled_from([GraB(), PairGraB(), GraB(Walk(100.0)), PairGraB(Walk(100.0))]),
+)
+@settings(max_examples=60)
+def test_policies_see_the_same_in_rows_products_and_tensors(seed, n, policy):
+    draw = np.random.default_rng(seed)
+    states = {kind: policy.init(n, seed=seed) for kind in ("rows", "products", "tensors")}
+    shown = {
+        "rows": lambda rows: rows,
+        "products": Products,
+        "tensors": lambda rows: TensorRows(torch.from_numpy(rows)),
+    }
+    for _ in range(3):
+        rows = 1.0 + draw.standard_normal((n, 5))
+        cut = int(draw.integers(0, n + 1))
+        order = states["rows"].order.copy()
+        for kind, state in states.items():
+            for units in (order[:cut], order[cut:]):
+                if len(units):
+                    state = policy.observe(state, units, shown[kind](rows[units]))
+                state = load_state_dict(policy, state_dict(policy, state))
+            states[kind] = policy.advance(state)
+        assert (
+            states["rows"].order.tolist()
+            == states["products"].order.tolist()
+            == states["tensors"].order.tolist()
+        )
+
+
+def test_a_tie_gives_minus_in_rows_and_in_products():
+    rows = np.array([[1.0, 0.0], [0.0, 1.0], [0.1, 0.3], [0.0, 0.0]])
+    for shown in (rows, Products(rows), torch.from_numpy(rows)):
+        assert balance(shown).signs.tolist()[:2] == [-1, -1]
+        assert balance(shown).signs.tolist()[3] == -1
+
+
+def test_duplicates_that_cancel_are_ties_in_products_too():
+    z = np.random.default_rng(0).standard_normal((1, 50))
+    rows = np.repeat(z, 6, axis=0)
+    assert balance(rows).signs.tolist() == balance(Products(rows)).signs.tolist() == [-1, 1] * 3
+
+
+def test_the_walk_clips_and_counts():
+    rows = np.full((4, 1), 10.0)
+    assert balance(rows, Walk(1.0)).clipped == 2
+    assert balance(rows, Walk(1e6)).clipped == 0
+    state = GraB(Walk(1e-3)).init(4)
+    state = GraB(Walk(1e-3)).observe(state, state.order, rows)
+    assert state.clipped == 2
+
+
+def test_the_walk_gives_plus_with_the_papers_probability():
+    s, z, c = np.array([2.0]), np.array([[3.0]]), 20.0
+    plus = [balance(z, Walk(c), total=s, start=start).signs[0] == 1 for start in range(4000)]
+    assert np.mean(plus) == pytest.approx(0.5 - 6.0 / (2 * c), abs=0.025)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float16, np.bool_])
+def test_other_number_types_are_taken_as_floats(dtype):
+    rows = np.array([[1, 0], [0, 1], [1, 1]], dtype)
+    assert balance(rows).signs.tolist() == balance(rows.astype(np.float64)).signs.tolist()
+
+
+def test_half_precision_tensors_are_taken():
+    rows = torch.tensor([[1.0, 2.0], [0.5, -1.0], [2.0, 1.0]])
+    assert balance(rows.bfloat16()).signs.tolist() == balance(rows).signs.tolist()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_tensors_stay_on_their_device_and_give_the_same_signs():
+    rows = torch.from_numpy(np.random.default_rng(1).standard_normal((64, 200)))
+    for policy in (GraB(), PairGraB()):
+        here, there = policy.init(64), policy.init(64)
+        for _ in range(3):
+            order = here.order.copy()
+            for at in range(0, 64, 9):
+                units = order[at : at + 9]
+                here = policy.observe(here, units, rows[units.tolist()])
+                there = policy.observe(there, units, rows[units.tolist()].cuda())
+            assert there.total.device.type == "cuda"
+            here, there = (
+                policy.advance(here),
+                policy.advance(load_state_dict(policy, state_dict(policy, there))),
+            )
+            assert here.order.tolist() == there.order.tolist()
