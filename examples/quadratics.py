@@ -30,12 +30,10 @@ IN_THE_PLOT = ("random reshuffling", "shuffle once", "FlipFlop", "greedy", "GraB
 PANELS = {"distance": "distance to the optimum, ‖x − x*‖", "order_error": "order error, φ̄"}
 
 
-def curves(policy: wo.Policy, epochs: int, seeds: int, step_size: float) -> dict[str, np.ndarray]:
-    """One row per seed, one column per number of finished epochs (0 … ``epochs``)."""
-    runs = [  # a run's entry q is measured before epoch q, so the state after the last epoch takes one more
-        wo.sgd(quadratics(1000, seed=seed), policy, step_size=step_size, epochs=epochs + 1, seed=seed)
-        for seed in range(seeds)
-    ]
+def curves(policy: wo.Policy, epochs: int, seeds: range, step_size: float) -> dict[str, np.ndarray]:
+    """One row per seed. Entry q is measured before epoch q, so the state after the last takes one more."""
+    setting = {"step_size": step_size, "epochs": epochs + 1}
+    runs = [wo.sgd(quadratics(1000, seed=seed), policy, seed=seed, **setting) for seed in seeds]
     return {name: np.array([getattr(run, name) for run in runs]) for name in PANELS}
 
 
@@ -60,17 +58,18 @@ def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--epochs", type=int, default=39)
     parse.add_argument("--seeds", type=int, default=10)
+    parse.add_argument("--first-seed", type=int, default=0)
     parse.add_argument("--step-size", type=float, default=1e-3)
     parse.add_argument("--out", type=Path, default=Path("runs/quadratics.png"))
     args = parse.parse_args()
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     print(f"Medians of {args.seeds} seeds after {args.epochs} epochs, N=1000, step size {args.step_size:g}\n")
     print(f"{'policy':22}{'‖x − x*‖':>10}{'min … max':>20}{'φ̄':>8}{'min … max':>15}")
     results = {}
     for label, policy in POLICIES.items():
-        results[label] = curves(policy, args.epochs, args.seeds, args.step_size)
-        far, error = (np.quantile(rows[:, -1], [0.5, 0, 1]) for rows in results[label].values())
-        far_range, error_range = f"{far[1]:.1e} … {far[2]:.1e}", f"{error[1]:.1f} … {error[2]:.1f}"
-        print(f"{label:22}{far[0]:10.1e}{far_range:>20}{error[0]:7.1f}{error_range:>15}")
+        results[label] = curves(policy, args.epochs, seeds, args.step_size)
+        x, phi = (np.quantile(rows[:, -1], [0.5, 0, 1]) for rows in results[label].values())
+        print(f"{label:22}{x[0]:10.1e}{x[1]:10.1e} … {x[2]:.1e}{phi[0]:7.1f}{phi[1]:8.1f} … {phi[2]:4.1f}")
     plot(results, args.out)
     print(f"\nOpen {args.out.resolve()}")
 

@@ -1,0 +1,92 @@
+"""The documentation says what is true: its examples run, its tables are whole, its files exist."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wellorder
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+NEEDS = {"torch.md": "torch", "flower.md": "flwr"}
+"""Pages whose examples need a package that not everybody installs."""
+
+# pytest's --doctest-glob would take a block's closing fence for expected output; so blocks are cut out here.
+BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def examples_of(page: Path) -> list[doctest.Example]:
+    text, found = page.read_text(), []
+    for block in BLOCK.finditer(text):
+        line = text[: block.start(1)].count("\n")
+        for example in doctest.DocTestParser().get_examples(block[1], page.name):
+            example.lineno += line
+            found.append(example)
+    return found
+
+
+def table_rows(heading: str) -> dict[str, str]:
+    """The rows of the table under a heading of paper-to-code.md, by the number in their first cell."""
+    text = (DOCS / "paper-to-code.md").read_text()
+    section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+    return {row[1]: row[0] for row in re.finditer(r"^\| (\d+) \|.*$", section, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples_of(page)], ids=lambda page: page.stem)
+def test_every_example_on_the_page_runs_and_prints_what_it_shows(page):
+    if page.name in NEEDS:
+        pytest.importorskip(NEEDS[page.name])
+    test = doctest.DocTest(examples_of(page), {"__name__": page.stem}, page.name, str(page), 0, None)
+    output = []
+    failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=output.append)
+    assert not failed, "".join(output)
+
+
+def test_every_public_name_is_on_an_api_page():
+    api = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    shown = set(re.findall(r"^::: wellorder\.(\w+)$", api, re.MULTILINE))
+    assert sorted(set(wellorder.__all__) - shown) == []
+
+
+@pytest.mark.parametrize(("heading", "count"), [("The inventory", 28), ("Slips in the text", 9)])
+def test_every_row_of_the_paper_is_on_the_page_once(heading, count):
+    assert list(table_rows(heading)) == [str(number) for number in range(1, count + 1)]
+
+
+def test_every_inventory_row_names_a_file_or_is_marked_planned():
+    rows = table_rows("The inventory").items()
+    assert [number for number, row in rows if "`src/" not in row and "planned" not in row] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_that_the_page_names_exists(page):
+    text = page.read_text()
+    named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]*)`", text)
+    linked = [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if page.parent == ROOT]
+    assert [path for path in named + linked if not (ROOT / path).exists()] == []
+
+
+def test_every_name_in_the_inventory_exists():
+    import importlib
+
+    for row in table_rows("The inventory").values():
+        for path in re.findall(r"`(wellorder(?:\.\w+)+)`", row.split("planned")[0]):
+            module, _, name = path.rpartition(".")
+            assert hasattr(importlib.import_module(module), name), path
+
+
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    remote = re.compile(r"<(?:script|img|source|iframe|link)\b[^>]*\s(?:src|href)=\"?(?:https?:)?//")
+    for page in tmp_path.rglob("*.html"):
+        found = remote.search(page.read_text())
+        assert not found, f"{page.name}: {found[0]}"
