@@ -1,0 +1,118 @@
+"""What a guarantee depends on besides the method: the problem's constants and the run's shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TypedDict
+
+import numpy as np
+
+
+class Known(TypedDict, total=False):
+    """Optional keywords of the functions of `wellorder.theory`; `Setting` explains and defaults them."""
+
+    smoothness: float
+    smoothness_2inf: float | None
+    smoothness_inf: float | None
+    sigma: float
+    gap: float
+    delta: float
+    first_error: float | None
+    passes: int
+    cohort: int
+    local_steps: int
+    server_step: float
+
+
+class Keywords(Known, total=False):
+    """All of them."""
+
+    dim: int
+    theta: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The constants of a problem and the shape of a run, checked.
+
+    >>> Setting(1000, dim=4, sigma=2.0).two_to(math.inf)
+    2.0
+    """
+
+    n: int
+    """N, the number of units."""
+    dim: int = 1
+    """d, the number of parameters."""
+    smoothness: float = 1.0
+    """L: every f_u (so f as well) has an L-Lipschitz gradient in the 2-norm."""
+    smoothness_2inf: float | None = None
+    """L_{2,∞}; √d·L unless given, which always suffices."""
+    smoothness_inf: float | None = None
+    """L_∞; √d·L unless given, which always suffices."""
+    sigma: float = 1.0
+    """ς: ‖∇f_u(x) − ∇f(x)‖₂ ≤ ς for all units (Assumption ``asm:local deviation``)."""
+    gap: float = 1.0
+    """F_0 = f(x_0) − inf f."""
+    delta: float = 1e-4
+    """δ: the probability with which one use of a random argument may fail; 1 − Qδ for a run of Q uses."""
+    theta: float = 0.0
+    """θ ≥ ‖x_q − x_0‖₂ for all q (Assumption ``asm:parameter deviation``); one-permutation methods only."""
+    first_error: float | None = None
+    """φ̄_0 in the 2-norm, if measured; one-permutation methods only."""
+    passes: int = 10
+    """How often a nice permutation was balanced at x_0; NP only."""
+    cohort: int = 1
+    """S, the clients of a round."""
+    local_steps: int = 1
+    """K, the local steps of a client."""
+    server_step: float = 1.0
+    """η, the amplification at the epoch's end."""
+
+    def __post_init__(self) -> None:
+        for name in ("n", "dim", "passes", "cohort", "local_steps"):
+            value = getattr(self, name)
+            if not whole(value):
+                raise ValueError(f"{name}={value!r}: pass an int >= 1")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (isinstance(value, str) or not math.isfinite(value) or value < 0):
+                raise ValueError(f"{field.name}={value!r}: pass a finite number, 0 or more")
+        if not 0 < self.delta < 1:
+            raise ValueError(
+                f"delta={self.delta!r}: a probability strictly between 0 and 1 is needed; try 1e-4"
+            )
+        for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: pass a positive number")
+        if self.cohort > self.n:
+            raise ValueError(
+                f"cohort={self.cohort}: more clients in a round than there are; pass at most n={self.n}"
+            )
+
+    def to_itself(self, p: float) -> float:
+        """L_p of Definition ``def:smoothness``, for p = 2 or ∞."""
+        if p == 2:
+            return self.smoothness
+        return math.sqrt(self.dim) * self.smoothness if self.smoothness_inf is None else self.smoothness_inf
+
+    def two_to(self, p: float) -> float:
+        """L_{2,p} of Definition ``def:smoothness``, for p = 2 or ∞."""
+        if p == 2:
+            return self.smoothness
+        return math.sqrt(self.dim) * self.smoothness if self.smoothness_2inf is None else self.smoothness_2inf
+
+    def walk(self, *, pairs: bool) -> float:
+        """C = 30·log(dN/δ), the balancing walk's reach for vectors of length 1; dN/(2δ) for pairs."""
+        return 30 * math.log(self.dim * self.n / ((2 if pairs else 1) * self.delta))
+
+
+def whole(value: object) -> bool:
+    """Whether a value is an int of at least 1."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def check_epochs(epochs: int) -> None:
+    """Refuse an impossible number of epochs."""
+    if not whole(epochs):
+        raise ValueError(f"epochs={epochs!r}: pass an int >= 1")
