@@ -14,6 +14,7 @@ from wellorder import (
     GraB,
     GraBProto,
     Greedy,
+    Herding,
     IncrementalGradient,
     Needs,
     NicePermutation,
@@ -53,6 +54,8 @@ POLICIES = [
     GraB(reorders=3),
     PairGraB(),
     PairGraB(Walk(5.0)),
+    Herding(),
+    Herding(passes=3, rule=Walk(200.0)),
 ]
 
 SHOWN = {

@@ -4,6 +4,7 @@ from wellorder.policies.arbitrary import Arbitrary
 from wellorder.policies.flipflop import FlipFlop
 from wellorder.policies.grab import GraB
 from wellorder.policies.greedy import Greedy
+from wellorder.policies.herding import Herding
 from wellorder.policies.independent import RandomReshuffling, WithReplacement
 from wellorder.policies.one import IncrementalGradient, NicePermutation, ShuffleOnce
 from wellorder.policies.pairgrab import PairGraB, PairGraBProto
@@ -15,6 +16,7 @@ __all__ = [
     "GraB",
     "GraBProto",
     "Greedy",
+    "Herding",
     "IncrementalGradient",
     "NicePermutation",
     "PairGraB",
