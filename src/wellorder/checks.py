@@ -172,16 +172,18 @@ def buffers_are_not_kept(trial: Trial) -> None:
     """What the caller does with its buffers after ``observe`` changes nothing."""
     if not _looks(trial):
         return
-    expected, state = trial.orders(trial.n, seed=4, block=1), trial.policy.init(trial.n, seed=4)
-    for epoch in range(EPOCHS):
-        if trial.policy.needs.at_visits() or trial.policy.needs.at_start(epoch):
-            rows, order = trial.rows(trial.n, epoch), state.order.copy()
-            for at in range(trial.n):
-                units, signals = order[at : at + 1].copy(), rows[order[at : at + 1]]
-                state = trial.policy.observe(state, units, trial.convert(signals))
-                units[:], signals[:] = 0, np.nan
-        _expect(state.order.tolist() == expected[epoch], buffers_are_not_kept, f"epoch {epoch} changed")
-        state = trial.policy.advance(state)
+    for block in (1, trial.n):
+        expected, state = trial.orders(trial.n, seed=4, block=block), trial.policy.init(trial.n, seed=4)
+        for epoch in range(EPOCHS):
+            if trial.policy.needs.at_visits() or trial.policy.needs.at_start(epoch):
+                rows, order = trial.rows(trial.n, epoch), state.order.copy()
+                for at in range(0, trial.n, block):
+                    units = order[at : at + block].copy()
+                    signals = rows[units]
+                    state = trial.policy.observe(state, units, trial.convert(signals))
+                    units[:], signals[:] = 0, np.nan
+            _expect(state.order.tolist() == expected[epoch], buffers_are_not_kept, f"epoch {epoch} changed")
+            state = trial.policy.advance(state)
 
 
 def states_are_independent(trial: Trial) -> None:

@@ -247,7 +247,7 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
             f"this state belongs to {mapping.get('policy')}, not to {describe(policy)}; "
             "load it with the policy that saved it"
         )
-    n, seed = np.size(mapping.get("order", ())), mapping.get("seed", -1)
+    n, seed = len(mapping.get("order", ())), mapping.get("seed", -1)
     blank = policy.init(int(n), seed=int(seed))
     names = [f.name for f in fields(blank)]  # type: ignore[arg-type]
     missing = [name for name in [*names, "checksum"] if name not in mapping]

@@ -18,7 +18,13 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="For scripts.")
     rows = []
     for name in policies.__all__:
         policy = getattr(policies, name)
-        rows.append({"policy": name, "needs": policy.needs.value, "what": (inspect.getdoc(policy) or "").split("\n")[0]})
+        rows.append(
+            {
+                "policy": name,
+                "needs": policy.needs.value,
+                "what": (inspect.getdoc(policy) or "").split("\n")[0],
+            }
+        )
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return

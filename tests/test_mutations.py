@@ -1,0 +1,128 @@
+"""The mistakes of the field, planted one by one: for each, the tests must fail."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+MUTATIONS = {
+    "negative group not reversed": (
+        "kernels/reorder.py",
+        [
+            ("left, right = 0, len(order) - 1", "left, right = 0, len(order) - np.sum(signs < 0)"),
+            ("right -= 1", "right += 1"),
+        ],
+        ["tests/policies/test_transcriptions.py", "tests/kernels/test_reorder.py"],
+    ),
+    "mean of already-centred vectors": (
+        "policies/grab.py",
+        [
+            (
+                "summed = add_rows(block, state.summed)",
+                "summed = add_rows(block - state.stale if len(state.stale) else block, state.summed)",
+            )
+        ],
+        ["tests/policies/test_transcriptions.py"],
+    ),
+    "seed + epoch": (
+        "order.py",
+        [("SeedSequence(seed, spawn_key=(epoch, ", "SeedSequence(seed + epoch, spawn_key=(")],
+        ["tests/test_contract.py", "tests/test_order.py"],
+    ),
+    "a kept view of the caller's buffer": (
+        "kernels/balance.py",
+        [("return block[-1].astype(np.float64)", "return block[-1]")],
+        ["tests/test_contract.py"],
+    ),
+    "a kept view of the caller's rows": (
+        "policies/rows.py",
+        [
+            (
+                "    rows[steps] = block\n",
+                "    rows = block if len(block) == len(rows) else rows\n    rows[steps] = block\n",
+            )
+        ],
+        ["tests/test_contract.py"],
+    ),
+    "ties resolved the other way": (
+        "kernels/balance.py",
+        [("(1 if v < threshold else -1)", "(1 if v <= threshold else -1)")],
+        ["tests/policies/test_transcriptions.py", "tests/kernels/test_balance.py"],
+    ),
+    "ties resolved the other way, in products": (
+        "kernels/balance.py",
+        [("sign = 1 if v < thresholds[t] else -1", "sign = 1 if v <= thresholds[t] else -1")],
+        ["tests/kernels/test_balance.py"],
+    ),
+    "a unit dropped when n is odd": (
+        "policies/pairgrab.py",
+        [
+            (
+                "order = place(state.order, state.signs)",
+                "order = place(state.order, state.signs)[: len(state.order) // 2 * 2]",
+            )
+        ],
+        ["tests/test_contract.py"],
+    ),
+    "PairGraB pairs reset at a block boundary": (
+        "policies/pairgrab.py",
+        [
+            ("pending = last_row(block) if lone else NO_VECTOR", "pending = NO_VECTOR"),
+            ("waiting=int(partners[-1]) if lone else -1", "waiting=-1"),
+        ],
+        ["tests/test_contract.py"],
+    ),
+    "the sum takes the vector that was not centred": (
+        "kernels/balance.py",
+        [("s[k] += weight * (np.float64(row[k]) - center[k])", "s[k] += weight * np.float64(row[k])")],
+        ["tests/policies/test_transcriptions.py"],
+    ),
+}
+
+
+def planted(tmp_path, file, edits):
+    """A copy of the package with the mistake in it."""
+    shutil.copytree(
+        ROOT / "src" / "wellorder", tmp_path / "wellorder", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    source = tmp_path / "wellorder" / file
+    text = source.read_text()
+    for old, new in edits:
+        assert text.count(old) == 1, f"{file} holds {old!r} {text.count(old)} times: update the mutation"
+        text = text.replace(old, new)
+    source.write_text(text)
+
+
+def run_tests(tmp_path, tests):
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    command += [
+        "-W",
+        "ignore::RuntimeWarning",
+    ]  # compiled kernels meet a NaN in silence, interpreted ones do not
+    return subprocess.run(
+        [*command, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MUTATIONS)
+def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
+    file, edits, tests = MUTATIONS[mistake]
+    planted(tmp_path, file, edits)
+    for test in tests:
+        result = run_tests(tmp_path, [test])
+        assert result.returncode == 1, f"{test} did not notice: {mistake}\n{result.stdout[-2000:]}"
+        assert "1 failed" in result.stdout or "FAILED" in result.stdout
+
+
+@pytest.mark.slow
+def test_without_a_mistake_the_same_tests_pass(tmp_path):
+    planted(tmp_path, "order.py", [])
+    result = run_tests(tmp_path, sorted({test for _, _, tests in MUTATIONS.values() for test in tests}))
+    assert result.returncode == 0, result.stdout[-2000:]
