@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-
 import torch
+
 import wellorder
 from wellorder import (
     Arbitrary,
