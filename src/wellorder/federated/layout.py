@@ -1,0 +1,75 @@
+"""A model's parameters as one flat row, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+ALIGN = 8
+"""Every parameter starts at a multiple of so many numbers, so that tensor cores may read it in place."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter lies in a row of ``width`` numbers; the gaps between them are and stay zero."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def dim(self) -> int:
+        """d, the number of parameters."""
+        return sum(prod(shape) for shape in self.shapes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The place that each parameter takes, its gap included."""
+        return tuple(-(-prod(shape) // ALIGN) * ALIGN for shape in self.shapes)
+
+    @property
+    def width(self) -> int:
+        return sum(self.sizes)
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """Rows (…, width) as named parameters (…, *shape), sharing memory; autograd passes through."""
+        parts = rows.split(self.sizes, dim=-1)
+        return {
+            name: part[..., : prod(shape)].unflatten(-1, shape or (1,)) if shape else part[..., 0]
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+    def flat(self, parameters: dict[str, Tensor]) -> Tensor:
+        """One row of float64 from named parameters."""
+        row = torch.zeros(self.width, dtype=torch.float64)
+        for name, view in self.views(row).items():
+            view.copy_(parameters[name].detach())
+        return row
+
+    def named(self, row: Tensor) -> dict[str, npt.NDArray[np.floating]]:
+        """Copy a row into NumPy arrays by name."""
+        return {name: view.detach().cpu().numpy().copy() for name, view in self.views(row).items()}
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """Lay out the parameters of a model; refuses what cannot be trained by averaging parameters alone."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None:
+            raise ValueError(
+                f"model: {name or 'it'} is a {kind}, whose running statistics no server averages; "
+                "use GroupNorm"
+            )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 and module.training:
+            raise ValueError(
+                f"model: {name or 'it'} is {kind}(p={module.p}), which draws unseeded numbers; "
+                "set p=0 or call model.eval() first"
+            )
+    named = dict(model.named_parameters())
+    if not named:
+        raise ValueError("model has no parameters; pass a model that can be trained")
+    return Layout(tuple(named), tuple(tuple(p.shape) for p in named.values()))

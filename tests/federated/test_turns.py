@@ -1,0 +1,130 @@
+"""Whoever can be reached is visited once an epoch; whoever missed a turn comes first in the next."""
+
+import numpy as np
+import pytest
+
+from wellorder.federated.availability import Always, Diurnal, DropOut, Trace
+from wellorder.federated.turns import Turns
+from wellorder.order import shuffled
+
+
+def slow_epoch(order, late, cohort, up, turn):
+    """The rule, with lists: returns the rounds, who was missed, and the next turn."""
+    queue = list(late) + [u for u in order if u not in set(late)]
+    rounds = []
+    while queue:
+        chosen = [u for u in queue if up(u, turn)][:cohort]
+        if not chosen and rounds:
+            break
+        turn += 1
+        if chosen:
+            rounds.append(chosen)
+            queue = [u for u in queue if u not in set(chosen)]
+    return rounds, queue, turn
+
+
+def fast_epoch(order, late, cohort, availability, seed, turn):
+    turns, rounds = Turns(order, late, cohort, availability, seed), []
+    while len(turns.missed):
+        chosen = turns.take(turn)
+        if not len(chosen) and rounds:
+            break
+        turn += 1
+        if len(chosen):
+            rounds.append(chosen.tolist())
+    return rounds, turns, turn
+
+
+def some_availability(draw, n, tmp_path, case):
+    kind = case % 4
+    if kind == 0:
+        return Always()
+    if kind == 1:
+        return Diurnal(int(draw.integers(1, 5)), int(draw.integers(1, 12)), float(draw.uniform(0.2, 1)))
+    if kind == 2:
+        return DropOut(float(draw.uniform(0, 0.95)))
+    spans = [(u, int(a), int(a + draw.integers(0, 6))) for u in range(n) for a in draw.integers(0, 9, 1)]
+    file = tmp_path / f"{case}.csv"
+    file.write_text("client,first,last\n" + "\n".join(f"{u},{a},{b}" for u, a, b in spans))
+    return Trace(file)
+
+
+def test_a_thousand_random_settings_visit_exactly_who_can_be_reached(tmp_path):
+    draw = np.random.default_rng(0)
+    for case in range(1000):
+        n = int(draw.integers(1, 40))
+        cohort, seed = int(draw.integers(1, n + 1)), int(draw.integers(100))
+        rule = some_availability(draw, n, tmp_path, case)
+        turn, late, since = 0, np.empty(0, np.int32), np.zeros(n, int)
+        for epoch in range(4):
+            order = shuffled(n, seed, epoch)
+            rounds, turns, after = fast_epoch(order, late, cohort, rule, seed, turn)
+
+            def up(unit, when, rule=rule, seed=seed):
+                return bool(rule.reachable(np.array([unit]), when, seed)[0])
+
+            slow = slow_epoch(order.tolist(), late.tolist(), cohort, up, turn)
+            assert (rounds, turns.missed.tolist(), after) == slow
+            visits = [u for r in rounds for u in r]
+            assert sorted(visits + turns.missed.tolist()) == list(range(n))
+            assert sorted(turns.effective) == list(range(n))
+            assert turns.effective[: len(visits)].tolist() == visits
+            assert not any(up(u, after) for u in turns.missed)
+            assert all(len(r) <= cohort for r in rounds)
+            if isinstance(rule, Always):
+                assert [len(r) for r in rounds] == [cohort] * (n // cohort) + [n % cohort] * bool(n % cohort)
+                assert visits == order.tolist()
+            since = np.where(np.isin(np.arange(n), visits), 0, since + 1)
+            late, turn = turns.missed, after
+        assert case % 4 != 2 or rule.probability > 0.5 or since.max() < 4
+
+
+def published_epochs(n, cohort, epochs):
+    """The published experiments' bookkeeping: whole rounds and pairs only; what does not fit falls out."""
+    order = list(range(n))
+    for _ in range(epochs):
+        visited = order[: n // cohort * cohort]
+        pairs = [visited[i : i + 2] for i in range(0, len(visited) - 1, 2)]
+        order = [a for a, _ in pairs] + [b for _, b in reversed(pairs)]
+    return order
+
+
+@pytest.mark.parametrize(("n", "cohort"), [(1003, 10), (1000, 7), (101, 2), (9, 3), (7, 7)])
+def test_clients_lost_by_the_published_code_are_kept_here(n, cohort):
+    assert len(published_epochs(n, cohort, 3)) < n
+    from wellorder import PairGraB
+
+    policy, draw = PairGraB(), np.random.default_rng(0)
+    state, late = policy.init(n), np.empty(0, np.int32)
+    for _ in range(3):
+        rounds, _, _ = fast_epoch(state.order, late, cohort, Always(), 0, 0)
+        assert sorted(u for r in rounds for u in r) == list(range(n))
+        for chosen in rounds:
+            state = policy.observe(state, chosen, draw.standard_normal((len(chosen), 3)))
+        state = policy.advance(state)
+
+
+def test_night_clients_come_first_when_their_day_breaks():
+    rule, n = Diurnal(groups=2, period=10, awake=0.5), 20
+    order = np.arange(n)
+    rounds, _, _ = fast_epoch(order, order[:0], 2, rule, 0, 0)
+    assert [u for r in rounds for u in r] == list(range(0, n, 2)) + list(range(1, n, 2))
+    _, turns, _ = fast_epoch(order, order[:0], 5, rule, 0, 0)
+    assert turns.missed.tolist() == list(range(1, n, 2))
+    later, _, _ = fast_epoch(order, turns.missed, 5, rule, 0, 5)
+    assert [u for r in later for u in r][:10] == list(range(1, n, 2))
+
+
+def test_bad_availability_is_refused(tmp_path):
+    for make in (lambda: Diurnal(0), lambda: Diurnal(awake=0.0), lambda: DropOut(1.0)):
+        with pytest.raises(ValueError, match="pass"):
+            make()
+    file = tmp_path / "trace.csv"
+    for text, message in (
+        ("", "names no client"),
+        ("0,1,x", "line 1"),
+        ("client,first,last\n0,5,2", "line 2"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            Trace(file)
