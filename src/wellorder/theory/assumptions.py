@@ -180,15 +180,19 @@ def _check_shape(row: Method, s: Setting) -> None:
                 f"n={n}: {row.name} is proved for an even number of units; drop or add one, or use 'GraB'"
             )
         return
-    divisors = [k for k in range(1, n + 1) if n % k == 0 and not (row.pairs and k % 2)]
-    near = sorted(divisors, key=lambda k: abs(k - S))[:3]
-    cure = f"pass a cohort such as {', '.join(map(str, sorted(near)))}" if near else "add or drop a client"
     if n % S:
-        raise ValueError(
-            f"cohort={S}: it does not divide n={n}, and Theorem 2 needs rounds of one size; {cure}"
-        )
+        reason = f"Theorem 2 needs rounds of one size, and it does not divide n={n}"
+        raise ValueError(f"cohort={S}: {reason}; {_cohorts(row, s)}")
     if row.pairs and S % 2:
-        raise ValueError(f"cohort={S}: {row.name} is proved for an even number of clients a round; {cure}")
+        reason = f"{row.name} is proved for an even number of clients a round"
+        raise ValueError(f"cohort={S}: {reason}; {_cohorts(row, s)}")
+
+
+def _cohorts(row: Method, s: Setting) -> str:
+    small = [k for k in range(1, math.isqrt(s.n) + 1) if s.n % k == 0]
+    fit = {k for d in small for k in (d, s.n // d) if not (row.pairs and k % 2)}
+    near = sorted(sorted(fit, key=lambda k: abs(k - s.cohort))[:3])
+    return f"pass a cohort such as {', '.join(map(str, near))}" if near else "add or drop a client"
 
 
 def _uses(row: Method, s: Setting) -> int | None:

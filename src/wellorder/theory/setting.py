@@ -79,9 +79,7 @@ class Setting:
             if value is not None and (isinstance(value, str) or not math.isfinite(value) or value < 0):
                 raise ValueError(f"{field.name}={value!r}: pass a finite number, 0 or more")
         if not 0 < self.delta < 1:
-            raise ValueError(
-                f"delta={self.delta!r}: a probability strictly between 0 and 1 is needed; try 1e-4"
-            )
+            raise ValueError(f"delta={self.delta!r}: pass a number strictly between 0 and 1, such as 1e-4")
         for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step"):
             if getattr(self, name) == 0:
                 raise ValueError(f"{name}={getattr(self, name)!r}: pass a positive number")
