@@ -1,6 +1,7 @@
 """The documentation says what is true: its examples run, its tables are whole, its files exist."""
 
 import doctest
+import importlib.util
 import re
 import subprocess
 import sys
@@ -48,6 +49,46 @@ def test_every_example_on_the_page_runs_and_prints_what_it_shows(page):
     assert not failed, "".join(output)
 
 
+@pytest.fixture(scope="module")
+def formulas():
+    spec = importlib.util.spec_from_file_location("formulas", DOCS / "extensions" / "formulas.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("tex", "shown"),
+    [
+        (r"s \leftarrow s + \epsilon c", "s ← s + εc"),
+        (r"\bar\phi_q^2 \le N\varsigma", "φ̄<sub>q</sub><sup>2</sup> ≤ Nς"),
+        (r"\sum_{i<n} z_{\pi(i)}", "Σ<sub>i&lt;n</sub>z<sub>π(i)</sub>"),
+        (r"\Big\|x\Big\|_\infty", "‖x‖<sub>∞</sub>"),
+        (r"\frac1{cT}", '<span class="frac"><span>1</span><span>cT</span></span>'),
+    ],
+)
+def test_formulas_are_shown_without_javascript(formulas, tex, shown):
+    assert formulas.formula(tex) == shown
+
+
+def test_an_unknown_command_in_a_formula_is_named(formulas):
+    with pytest.raises(ValueError, match=r"\\nosuch in the formula"):
+        formulas.formula(r"a \nosuch b")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("‖x_q − x*‖ and x*", r"‖x<sub>q</sub> − x\*‖ and x\*"),
+        ("ΣA_i·φ̄_{q−i}², max_n", "ΣA<sub>i</sub>·φ̄<sub>q−i</sub>², max<sub>n</sub>"),
+        ("step_size `x_0` order_error", "step_size `x_0` order_error"),
+        ("x_0, r_0\n    from x_0", "x_0, r_0\n    from x<sub>0</sub>"),
+    ],
+)
+def test_plain_symbols_are_kept_from_markdown_and_names_are_left_alone(formulas, text, shown):
+    assert formulas.plain(text) == shown
+
+
 def test_every_public_name_is_on_an_api_page():
     api = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     shown = set(re.findall(r"^::: wellorder\.(\w+)$", api, re.MULTILINE))
@@ -73,8 +114,6 @@ def test_every_file_that_the_page_names_exists(page):
 
 
 def test_every_name_in_the_inventory_exists():
-    import importlib
-
     for row in table_rows("The inventory").values():
         for path in re.findall(r"`(wellorder(?:\.\w+)+)`", row.split("planned")[0]):
             module, _, name = path.rpartition(".")
