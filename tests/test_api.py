@@ -1,4 +1,4 @@
-"""The public API: every exported name exists and is documented, and importing wellorder loads no framework."""
+"""The public API: every exported name is documented, and importing wellorder loads no framework."""
 
 import inspect
 import subprocess

@@ -79,7 +79,12 @@ MUTATIONS = {
     ),
     "the sum takes the vector that was not centred": (
         "kernels/balance.py",
-        [("s[k] += weight * (np.float64(row[k]) - center[k])", "s[k] += weight * np.float64(row[k])")],
+        [
+            (
+                "x = s[k] + weight * (np.float64(last[k]) - center[k])",
+                "x = s[k] + weight * np.float64(last[k])",
+            )
+        ],
         ["tests/policies/test_transcriptions.py"],
     ),
 }

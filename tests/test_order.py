@@ -141,7 +141,7 @@ def test_a_damaged_or_foreign_state_is_refused(damage, cause):
     with pytest.raises(ValueError, match=cause):
         load_state_dict(policy, {**saved, **damage})
     for name in saved:
-        with pytest.raises(ValueError, match="this state|damaged|n=0|seed"):
+        with pytest.raises(ValueError, match=r"this state|damaged|n=0|seed"):
             load_state_dict(policy, {k: v for k, v in saved.items() if k != name})
 
 

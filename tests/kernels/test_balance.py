@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import torch
 from wellorder import Deterministic, GraB, PairGraB, Walk, balance, load_state_dict, state_dict
 from wellorder.kernels.rules import SignRule
 from wellorder.kernels.signals import TensorRows
@@ -164,6 +164,11 @@ def test_the_walk_gives_plus_with_the_papers_probability():
 def test_other_number_types_are_taken_as_floats(dtype):
     rows = np.array([[1, 0], [0, 1], [1, 1]], dtype)
     assert balance(rows).signs.tolist() == balance(rows.astype(np.float64)).signs.tolist()
+
+
+def test_no_rows_get_no_signs():
+    for shown in (np.zeros((0, 3)), Products(np.zeros((0, 3)))):
+        assert balance(shown).signs.tolist() == []
 
 
 def test_half_precision_tensors_are_taken():

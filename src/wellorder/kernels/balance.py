@@ -184,54 +184,57 @@ def _decide(v, threshold, limit):  # type: ignore[no-untyped-def]
 
 @_jit
 def _balance_rows(rows, center, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
-    """Sequential balancing of rows − center; returns the first row not finite (or −1) and the clips."""
-    clipped = 0
-    dim = len(s)
+    """Sequential balancing of rows − center; returns the first row not finite (or −1) and the clips.
+
+    One pass a row: the last row's update and this row's product share a loop, so ``s`` is read once.
+    """
+    clipped, weight, dim = 0, 0.0, len(s)
+    if not len(rows):
+        return -1, 0
+    last = rows[0]
     for t in range(len(rows)):
-        row = rows[t]
-        v = 0.0
+        row, v = rows[t], 0.0
         if len(center):
             for k in range(dim):
-                v += s[k] * (np.float64(row[k]) - center[k])
+                x = s[k] + weight * (np.float64(last[k]) - center[k])
+                s[k] = x
+                v += x * (np.float64(row[k]) - center[k])
         else:
             for k in range(dim):
-                v += s[k] * np.float64(row[k])
+                x = s[k] + weight * np.float64(last[k])
+                s[k] = x
+                v += x * np.float64(row[k])
         if not np.isfinite(v):
             return t, clipped
-        sign, clip = _decide(v, thresholds[t], limit)
+        signs[t], clip = _decide(v, thresholds[t], limit)
         clipped += clip
-        signs[t] = sign
-        weight = np.float64(sign)
-        if len(center):
-            for k in range(dim):
-                s[k] += weight * (np.float64(row[k]) - center[k])
-        else:
-            for k in range(dim):
-                s[k] += weight * np.float64(row[k])
+        weight, last = np.float64(signs[t]), row
+    for k in range(dim):
+        s[k] += weight * (np.float64(last[k]) - (center[k] if len(center) else 0.0))
     return -1, clipped
 
 
 @_jit
 def _balance_differences(rows, first, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
     """Sequential balancing of rows[first] − rows[first+1], rows[first+2] − …; returns as `_balance_rows`."""
-    clipped = 0
-    dim = len(s)
-    for pair in range((len(rows) - first) // 2):
-        a, b = rows[first + 2 * pair], rows[first + 2 * pair + 1]
-        v = 0.0
+    clipped, weight, dim = 0, 0.0, len(s)
+    pairs = (len(rows) - first) // 2
+    if not pairs:
+        return -1, 0
+    c, d = rows[first], rows[first + 1]
+    for pair in range(pairs):
+        a, b, v = rows[first + 2 * pair], rows[first + 2 * pair + 1], 0.0
         for k in range(dim):
-            v += s[k] * (np.float64(a[k]) - np.float64(b[k]))
+            x = s[k] + weight * (np.float64(c[k]) - np.float64(d[k]))
+            s[k] = x
+            v += x * (np.float64(a[k]) - np.float64(b[k]))
         if not np.isfinite(v):
-            for k in range(dim):
-                if not np.isfinite(a[k]):
-                    return first + 2 * pair, clipped
-            return first + 2 * pair + 1, clipped
-        sign, clip = _decide(v, thresholds[pair], limit)
+            return first + 2 * pair + (1 if np.isfinite(a).all() else 0), clipped
+        signs[pair], clip = _decide(v, thresholds[pair], limit)
         clipped += clip
-        signs[pair] = sign
-        weight = np.float64(sign)
-        for k in range(dim):
-            s[k] += weight * (np.float64(a[k]) - np.float64(b[k]))
+        weight, c, d = np.float64(signs[pair]), a, b
+    for k in range(dim):
+        s[k] += weight * (np.float64(c[k]) - np.float64(d[k]))
     return -1, clipped
 
 

@@ -1,0 +1,1 @@
+"""Speed and cost, as ratios inside one run: ``python -m benchmarks [NAME ...]``."""
