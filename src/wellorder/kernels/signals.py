@@ -50,7 +50,7 @@ def dense(signals: Any, count: int) -> Rows:
     """Take the caller's signals as NumPy rows; refuses products of unseen vectors."""
     block = block_of(signals, count)
     if isinstance(block, TensorRows):
-        return np.asarray(block.rows.cpu())
+        block = np.asarray(block.rows.cpu())
     if not isinstance(block, np.ndarray):
         raise ValueError(
             f"signals={type(signals).__name__}: this policy keeps whole rows; pass a 2-D array (b, d), "
