@@ -1,0 +1,177 @@
+"""``signals="exact"``: every parameter's per-example gradients, by their products."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wellorder.torch.factors import Factor, merge
+from wellorder.torch.ghost import Ghost, settle
+from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
+from wellorder.torch.microbatch import Coordinates
+from wellorder.torch.tape import Scaler, Tape, Visit, silenced
+
+GLIMPSE = 1024
+"""Coordinates of each batch's gradient that are kept to estimate the order error."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Balance true per-example gradients, from each layer's inputs and output gradients.
+
+    ``mean`` says that the loss is a mean over the batch (PyTorch's default), which is undone.
+    """
+
+    mean: bool = True
+
+
+class ExactSource:
+    """Collects factors while a batch is open, and hands them over as one block of signals."""
+
+    def __init__(self, spec: Exact, model: nn.Module, seed: int = 0, scaler: Scaler | None = None) -> None:
+        self.spec = spec
+        self.layers = survey(model)
+        for layer in self.layers:
+            if layer.whole:
+                check_whole(layer)
+        self.names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        self.slots: dict[str, slice] = {}
+        self.dim = 0
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                self.slots[name] = slice(self.dim, self.dim + p.numel())
+                self.dim += p.numel()
+        self.like = torch.zeros((), dtype=_widest(model), device=next(model.parameters()).device)
+        self._visits: list[tuple[Visit, Tensor]] = []
+        self._whole: list[Visit] = []
+        self.tape = Tape(self.layers, self._arrived, scaler)
+        self._proof: Proof | None = Proof(model, scaler)
+        self._glimpse = Coordinates(model, GLIMPSE, seed, scaler)
+        self.glimpsed: Tensor | None = None
+
+    def open(self, batch: int) -> None:
+        """Begin to record a batch of this many examples."""
+        self.tape.batch = batch
+        self._visits, self._whole = [], []
+        self._glimpse.open()
+
+    def close(self) -> Ghost | None:
+        """The batch's signals; None if no gradient came."""
+        batch, self.tape.batch = self.tape.batch, 0
+        visits, whole = self._visits, self._whole
+        self.glimpsed = self._glimpse.close()
+        self._visits, self._whole = [], []
+        if not visits and not whole:
+            if self._proof is not None:
+                self._proof.refuse_silence()
+            return None
+        uses: dict[str, list[Factor]] = defaultdict(list)
+        with torch.no_grad():
+            for visit, gradient in visits:
+                for name, factor in factors(visit.layer.module, visit.given, gradient):
+                    uses[self._name(visit.layer, name)].append(factor)
+            for visit in whole:
+                for name, rows in replayed(visit.layer, visit.args, visit.kwargs, visit.gradients).items():
+                    uses[self._name(visit.layer, name)].append(rows)
+            allowance = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
+            parts = settle({name: merge(each) for name, each in uses.items()}, self.slots, allowance)
+            signals = Ghost(parts, self.dim, float(batch) if self.spec.mean else 1.0, self.like)
+        if self._proof is not None and self._proof.holds(signals, self.slots):
+            self._proof = None
+        return signals
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Record nothing inside."""
+        return silenced(self.tape, self._glimpse)
+
+    def _name(self, layer: Layer, inner: str) -> str:
+        return self.names[id(layer.parameters[inner])]
+
+    def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:
+        if not visit.layer.whole:
+            self._visits.append((visit, gradient))
+            return
+        if visit not in self._whole:
+            self._whole.append(visit)
+        before = visit.gradients[place]
+        visit.gradients[place] = gradient if before is None else before + gradient
+
+    def coverage(self) -> dict[str, str]:
+        """How each trainable parameter's gradient is taken."""
+        how = {id(p): layer.kind for layer in self.layers for p in layer.parameters.values()}
+        return {name: how[key] for key, name in self.names.items()}
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        self.tape.remove()
+        self._glimpse.remove()
+        if self._proof is not None:
+            self._proof.remove()
+
+
+class Proof:
+    """Compares the first batch's signals with the gradient that autograd made: nothing is missed silently."""
+
+    def __init__(self, model: nn.Module, scaler: Scaler | None) -> None:
+        self._scaler = scaler
+        self._seen: dict[str, Tensor] = {}
+        self._handles = [
+            p.register_hook(lambda g, name=name: self._add(name, g))
+            for name, p in model.named_parameters()
+            if p.requires_grad
+        ]
+
+    def _add(self, name: str, gradient: Tensor) -> None:
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if self._scaler is not None:
+            gradient = gradient.float() / self._scaler.scale(gradient.new_ones((), dtype=torch.float32))
+        self._seen[name] = self._seen[name] + gradient if name in self._seen else gradient.clone()
+
+    def refuse_silence(self) -> None:
+        """Raise if parameters got gradients and no layer was heard."""
+        if self._seen:
+            raise ValueError(
+                "gradients came to the model's parameters, but no layer was heard: a compiled model runs "
+                'without hooks. Train the model that was passed to ordered(...), or use signals="batch"'
+            )
+
+    def holds(self, signals: Ghost, slots: dict[str, slice]) -> bool:
+        """Whether the signals were seen to add up to the gradient; raises if they do not."""
+        ours = signals.combine(np.full(len(signals), 1.0 / signals.scale))
+        seen, self._seen = self._seen, {}
+        if not all(bool(torch.isfinite(g).all()) for g in seen.values()):
+            return False
+        for name, gradient in seen.items():
+            off = ours[slots[name]] - gradient.flatten().to(ours)
+            allowed = 0.05 * float(gradient.norm()) + 1e-6 * math.sqrt(gradient.numel())
+            if not float(off.norm()) <= allowed:
+                raise ValueError(_does_not_add_up(name))
+        self.remove()
+        return True
+
+    def remove(self) -> None:
+        """Look no further."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _does_not_add_up(name: str) -> str:
+    return (
+        f"model.{name}: the gradients seen at its layers do not add up to the one autograd made, so the "
+        "parameter is also used outside its module (such as F.linear(x, module.weight)), or its input is "
+        "shared by the batch. Call the module itself, expand shared inputs to one row per example, or use "
+        'signals="sketch" or "batch"'
+    )
+
+
+def _widest(model: nn.Module) -> torch.dtype:
+    kinds: list[Any] = [p.dtype for p in model.parameters() if p.requires_grad]
+    return torch.float64 if torch.float64 in kinds else torch.float32

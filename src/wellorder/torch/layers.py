@@ -1,0 +1,211 @@
+"""Which layers a model has, and how each one's input and output gradient become factors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+
+from wellorder.torch.factors import Convolved, Factor, Lookup, Outer, Rows
+
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+PLAIN = (nn.Linear, *CONVS, nn.Embedding, *NORMS)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module whose parameters are handled together; ``whole``: its submodules' too, by `torch.func`."""
+
+    name: str
+    module: nn.Module
+    whole: bool = False
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Its trainable parameters, by their names inside the module."""
+        named = self.module.named_parameters(recurse=self.whole)
+        return {name: p for name, p in named if p.requires_grad}
+
+    @property
+    def kind(self) -> str:
+        """How its gradients are taken."""
+        return "per-example torch.func" if self.whole else type(self.module).__name__
+
+
+def survey(model: nn.Module) -> list[Layer]:
+    """All layers with trainable parameters, from the outside in.
+
+    >>> [layer.kind for layer in survey(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.LSTM(3, 4)))]
+    ['Linear', 'per-example torch.func']
+    """
+    return list(_survey("", model))
+
+
+def _survey(name: str, module: nn.Module) -> Iterator[Layer]:
+    if not any(p.requires_grad for p in module.parameters()):
+        return
+    if has_rule(module):
+        yield Layer(name, module)
+        return
+    own = any(p.requires_grad for p in module.parameters(recurse=False))
+    if own or hasattr(module, "parametrizations") or isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        yield Layer(name, module, whole=True)
+        return
+    for child, inner in module.named_children():
+        yield from _survey(f"{name}.{child}" if name else child, inner)
+
+
+def has_rule(module: nn.Module) -> bool:
+    """Whether one of the rules below describes the module: its forward is one of PyTorch's own."""
+    if hasattr(module, "parametrizations"):
+        return False
+    if isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
+        return False
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in PLAIN)
+
+
+def factors(module: Any, given: Tensor, gradient: Tensor) -> Iterator[tuple[str, Factor]]:
+    """One factor for each trainable parameter of a plain layer, from its input and its output's gradient."""
+    p = next(module.parameters())
+    e = gradient.to(p.dtype)
+    weight = module.weight is not None and module.weight.requires_grad
+    if isinstance(module, nn.Embedding):
+        yield "weight", _lookup(module, given, e)
+        return
+    a = given.to(p.dtype)
+    if weight:
+        if isinstance(module, nn.Linear):
+            yield "weight", Outer(_positions(e), _positions(a))
+        elif isinstance(module, _ConvNd):
+            yield "weight", _convolved(module, a, e)
+        else:
+            yield "weight", Rows(_per_channel(module, e * _normalised(module, a)))
+    bias = getattr(module, "bias", None)
+    if bias is not None and bias.requires_grad:
+        yield (
+            "bias",
+            Rows(_positions(e)[:, 0].sum(1) if isinstance(module, nn.Linear) else _per_channel(module, e)),
+        )
+
+
+def _positions(x: Tensor) -> Tensor:
+    """(b, …, d) → (b, 1, T, d)."""
+    return x.reshape(len(x), 1, -1, x.shape[-1])
+
+
+def _lookup(module: nn.Embedding, ids: Tensor, e: Tensor) -> Lookup:
+    flat, left = ids.reshape(len(ids), -1), e.reshape(len(e), -1, e.shape[-1])
+    if module.padding_idx is not None:
+        left = left * (flat != module.padding_idx).unsqueeze(-1)
+    return Lookup(flat, left, module.num_embeddings)
+
+
+def _convolved(module: _ConvNd, a: Tensor, e: Tensor) -> Convolved:
+    padding = module._reversed_padding_repeated_twice
+    if any(padding):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        a = functional.pad(a, padding, mode=mode)
+    return Convolved(a, e, module.stride, module.dilation, module.groups, module.kernel_size)
+
+
+def _normalised(module: Any, a: Tensor) -> Tensor:
+    """The layer's output before its weight and bias."""
+    if isinstance(module, nn.LayerNorm):
+        return functional.layer_norm(a, module.normalized_shape, None, None, module.eps)
+    if isinstance(module, nn.RMSNorm):
+        return functional.rms_norm(a, module.normalized_shape, None, module.eps)
+    if isinstance(module, nn.GroupNorm):
+        return functional.group_norm(a, module.num_groups, None, None, module.eps)
+    if module.training or module.running_mean is None:
+        return functional.batch_norm(a, None, None, None, None, True, 0.0, module.eps)
+    return functional.batch_norm(
+        a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps
+    )
+
+
+def _per_channel(module: Any, x: Tensor) -> Tensor:
+    """Sum over all but the example and what the parameter has an entry for, (b, p)."""
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        own = len(module.normalized_shape)
+        return x.reshape(len(x), -1, *x.shape[x.ndim - own :]).sum(1).flatten(1)
+    return x.flatten(2).sum(2) if x.ndim > 2 else x
+
+
+def check_whole(layer: Layer) -> None:
+    """Refuse what cannot be replayed example by example: random masks and statistics of the batch."""
+    for name, inner in layer.module.named_modules():
+        where = f"{layer.name}.{name}".strip(".") or type(layer.module).__name__
+        random = isinstance(inner, _DropoutNd) and inner.p > 0
+        random = random or (isinstance(getattr(inner, "dropout", None), float) and inner.dropout > 0)
+        if random or isinstance(inner, _BatchNorm):
+            raise ValueError(
+                f"model.{where}={type(inner).__name__} lies inside {layer.name or 'a model'} with parameters "
+                "of its own, whose gradients are replayed example by example, and it cannot be replayed; "
+                'use signals="sketch" or "batch", or move those parameters into nn.Linear, nn.Conv or '
+                "nn.Embedding"
+            )
+
+
+def replayed(
+    layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: list[Tensor | None]
+) -> dict[str, Rows]:
+    """Per-example gradients of all a module's parameters, by running it again (`torch.func`)."""
+    params = {name: p.detach() for name, p in layer.parameters.items()}
+    wanted = tuple(g for g in gradients if g is not None)
+    axes = (tuple(_axis("", x) for x in args), {name: _axis(name, x) for name, x in kwargs.items()})
+
+    def one(inside: tuple[Any, ...], named: dict[str, Any], outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        def run(p: dict[str, Tensor]) -> tuple[Tensor, ...]:
+            batch = tuple(_one(x, axis) for x, axis in zip(inside, axes[0], strict=True))
+            extra = {name: _one(x, axes[1][name]) for name, x in named.items()}
+            out = torch.func.functional_call(layer.module, p, batch, extra)
+            return tuple(o for o, g in zip(tensors_in(out), gradients, strict=True) if g is not None)
+
+        pull = torch.func.vjp(run, params)[1]
+        gradient: dict[str, Tensor] = pull(tuple(g.unsqueeze(0) for g in outputs))[0]
+        return gradient
+
+    try:
+        with warnings.catch_warnings():  # vmap says where it falls back to a loop of its own
+            warnings.simplefilter("ignore", UserWarning)
+            rows = torch.vmap(one, in_dims=(axes[0], axes[1], 0))(args, kwargs, wanted)
+    except (RuntimeError, NotImplementedError):  # a fused kernel that vmap does not know, such as an LSTM's
+        each = [
+            one(
+                tuple(x if axis is None else x[i] for x, axis in zip(args, axes[0], strict=True)),
+                {name: x if axes[1][name] is None else x[i] for name, x in kwargs.items()},
+                tuple(g[i] for g in wanted),
+            )
+            for i in range(len(wanted[0]))
+        ]
+        rows = {name: torch.stack([r[name] for r in each]) for name in params}
+    return {name: Rows(value.detach().flatten(1)) for name, value in rows.items()}
+
+
+def _axis(name: str, x: Any) -> int | None:
+    """0 for what has one row per example; None for flags and for masks that the batch shares."""
+    return 0 if isinstance(x, Tensor) and name != "attn_mask" else None
+
+
+def _one(x: Any, axis: int | None) -> Any:
+    return x if axis is None else x.unsqueeze(0)
+
+
+def tensors_in(output: Any) -> list[Tensor]:
+    """The tensors of a module's output, in order."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, tuple | list):
+        return [t for part in output for t in tensors_in(part)]
+    if isinstance(output, dict):
+        return [t for part in output.values() for t in tensors_in(part)]
+    return []

@@ -1,0 +1,266 @@
+"""The door: a DataLoader in, the same loader with a better order out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from wellorder.order import Order, Policy, describe, rng
+from wellorder.policies import Herding
+from wellorder.torch.cut import Cut
+from wellorder.torch.door import check_loader, check_model, check_policy_fits
+from wellorder.torch.journal import Journal
+from wellorder.torch.microbatch import MicroBatch
+from wellorder.torch.report import Report
+from wellorder.torch.resume import check_same, packed, unpacked
+from wellorder.torch.sources import Source, Spec, choose, watch
+from wellorder.torch.tagged import Tagged, TaggedCollate
+from wellorder.torch.tape import Scaler
+
+
+def ordered(
+    loader: DataLoader[Any],
+    model: nn.Module,
+    policy: Policy[Any] | None = None,
+    *,
+    seed: int = 0,
+    signals: str | Spec = "auto",
+    scaler: Scaler | None = None,
+) -> OrderedLoader:
+    """Give a loader a better order than ``shuffle=True``, learned from the gradients of the training itself.
+
+    Everything else about the loader stays as it is: batch size, workers, pinning, collate. The loop stays
+    too. The first order is always a shuffle.
+
+    Parameters
+    ----------
+    loader
+        A `torch.utils.data.DataLoader` over a map-style data set, shuffled or not.
+    model
+        The module whose gradients order the examples; the batch must be its layers' first dimension.
+    policy
+        The rule that makes the orders; `Herding()` unless given.
+    seed
+        Decides the first order and every random choice; same seed, same orders.
+    signals
+        ``"sketch"``, ``"exact"``, ``"batch"``, a spec such as ``Sketch(size=256)``, or ``"auto"``, which
+        chooses and says why in ``report()``.
+    scaler
+        The ``torch.amp.GradScaler`` in use, if any, so that its changing scale can be undone.
+
+    >>> import torch
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> data = TensorDataset(torch.randn(10, 3), torch.randn(10, 1))
+    >>> model = torch.nn.Linear(3, 1)
+    >>> loader = ordered(DataLoader(data, batch_size=4, shuffle=True), model)
+    >>> for x, y in loader:
+    ...     torch.nn.functional.mse_loss(model(x), y).backward()
+    >>> len(loader), loader.epoch, sorted(loader.order.tolist()) == list(range(10))
+    (3, 1, True)
+    """
+    check_loader(loader)
+    check_model(model)
+    rule: Policy[Any] = Herding() if policy is None else policy
+    check_policy_fits(rule)
+    return OrderedLoader(loader, model, rule, seed=seed, signals=signals, scaler=scaler)
+
+
+class OrderedLoader:
+    """A loader whose order a policy makes from what the training reveals; made by `ordered`."""
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        model: nn.Module,
+        policy: Policy[Any],
+        *,
+        seed: int = 0,
+        signals: str | Spec = "auto",
+        scaler: Scaler | None = None,
+    ) -> None:
+        data: Any = loader.dataset
+        n, size = len(data), int(loader.batch_size or 1)
+        self.policy, self.seed = policy, seed
+        self.spec, self._why = choose(signals, policy, model, n)
+        self._cut = Cut(n, size, loader.drop_last, isinstance(self.spec, MicroBatch), seed)
+        self._source: Source | None = (
+            None if self.spec is None else watch(self.spec, model, policy, seed, scaler)
+        )
+        self._journal = Journal(policy, policy.init(self._cut.units, seed=seed))
+        self._given = loader
+        self._inner = self._rebuilt(loader)
+        self._step, self._resumed, self._turn = 0, False, 0
+        self._open: Order | None = None
+        self._owners = self._cut.owners(0)
+
+    def __len__(self) -> int:
+        return len(self._cut)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._given, name)
+
+    @property
+    def order(self) -> Order:
+        """The present epoch's order: the unit at each step."""
+        order: Order = self._journal.state.order
+        return order
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being visited, or comes next; the first is 0."""
+        return int(self._journal.state.epoch)
+
+    @property
+    def units(self) -> Order | None:
+        """Units of the batch that was given out last and has not been settled; None between epochs."""
+        return self._open
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._step and not self._resumed:  # the last epoch was left early
+            self._advance()
+        self._resumed = False
+        self._turn += 1
+        turn = self._turn
+        self._generator.manual_seed(int(rng(self.seed, self.epoch, "workers").integers(2**62)))
+        for examples, batch in self._inner:
+            if turn != self._turn:
+                raise RuntimeError(
+                    "this epoch was left for another: iterate over an OrderedLoader once at a time"
+                )
+            self._settle()
+            self._step += 1
+            self._open = self._owners[examples] if not self._cut.grouped else self._owners[examples[:1]]
+            if self._source is not None:
+                self._source.open(len(examples))
+            yield batch
+        if turn == self._turn:
+            self._advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that continues this loader exactly, in mid-epoch too: tensors, numbers and strings, no pickles.
+
+        Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``.
+        """
+        self._settle()
+        return {"loader": self._identity(), "step": self._step, **packed(self._journal)}
+
+    def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals."""
+        check_same(mapping, self._identity())
+        self._close_source()
+        like = getattr(self._source, "like", None)
+        self._journal = unpacked(self.policy, mapping, like)
+        self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
+        self._turn += 1
+        self._owners = self._cut.owners(self.epoch)
+
+    def report(self) -> Report:
+        """What is collected and why, what it costs, what was observed, and the order error so far."""
+        journal, source = self._journal, self._source
+        steps = max(journal.steps, 1)
+        return Report(
+            signals="none" if self.spec is None else describe(self.spec),
+            why=self._why,
+            policy=describe(self.policy),
+            units=self._cut.units,
+            epoch=self.epoch,
+            step=self._step,
+            steps=len(self),
+            observed=journal.observed,
+            unobserved=journal.unobserved,
+            not_finite=journal.not_finite,
+            seconds_per_step=(journal.seconds + getattr(getattr(source, "tape", None), "seconds", 0.0))
+            / steps,
+            memory=journal.memory(),
+            order_error=tuple(journal.errors),
+            coverage={} if source is None else source.coverage(),
+        )
+
+    @contextmanager
+    def ignore(self) -> Iterator[None]:
+        """Passes inside do not count as signals: other data, an attack, a penalty that is no example's."""
+        if self._source is None:
+            yield
+            return
+        with self._source.silent():
+            yield
+
+    def remove(self) -> None:
+        """Take all hooks off the model; the loader then keeps its order."""
+        self._close_source()
+        if self._source is not None:
+            self._source.remove()
+        self._source = None
+
+    def _settle(self) -> None:
+        """Show the policy what the batch given out last revealed."""
+        units, self._open = self._open, None
+        if units is None or self._source is None:
+            return
+        start = time.perf_counter()
+        with torch.no_grad():
+            self._journal.take(units, self._source.close(), getattr(self._source, "glimpsed", None))
+        self._journal.seconds += time.perf_counter() - start
+
+    def _advance(self) -> None:
+        self._settle()
+        start = time.perf_counter()
+        self._journal.advance()
+        self._journal.seconds += time.perf_counter() - start
+        self._step = 0
+        self._owners = self._cut.owners(self.epoch)
+
+    def _close_source(self) -> None:
+        if self._open is not None and self._source is not None:
+            self._source.close()
+        self._open = None
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "examples": self._cut.n,
+            "batch_size": self._cut.size,
+            "drop_last": self._cut.drop_last,
+            "seed": self.seed,
+            "signals": "none" if self.spec is None else describe(self.spec),
+        }
+
+    def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        """Make the same loader, but with tagged data and our batches."""
+        self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
+        data: Any = Tagged(loader.dataset)
+        return DataLoader(
+            data,
+            batch_sampler=Plan(self),
+            num_workers=loader.num_workers,
+            collate_fn=TaggedCollate(loader.collate_fn),
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator if loader.generator is not None else self._generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+            pin_memory_device=loader.pin_memory_device,
+        )
+
+
+class Plan:
+    """The batch sampler of the present epoch: the rest of its batches, from the present step on."""
+
+    def __init__(self, loader: OrderedLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        own = self._loader
+        return iter(own._cut.batches(own.order, own.epoch, own._step))
+
+    def __len__(self) -> int:
+        return len(self._loader)

@@ -1,0 +1,120 @@
+"""``signals="batch"``: the unit is a micro-batch, and its gradient is the one autograd computes anyway."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellorder.order import rng
+from wellorder.torch.tape import Scaler, silenced
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Order micro-batches by their gradients, of which at most ``coordinates`` numbers are looked at.
+
+    A model with more parameters is seen through a fixed random choice of coordinates, in proportion to the
+    parameters' sizes and scaled so that inner products keep their expectation.
+    """
+
+    coordinates: int = 16384
+
+    def __post_init__(self) -> None:
+        if self.coordinates < 1:
+            raise ValueError(f"coordinates={self.coordinates!r}: look at 1 or more numbers of the gradient")
+
+
+class Coordinates:
+    """Reads chosen coordinates of each backward's own gradient, before accumulation and clipping."""
+
+    def __init__(self, model: nn.Module, count: int, seed: int, scaler: Scaler | None = None) -> None:
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        total = sum(p.numel() for _, p in named)
+        self.chosen: dict[str, Tensor | None] = {}
+        self._scaler, self._row, self.count = scaler, torch.empty(0), 0
+        self._handles: list[Any] = []
+        self._anchor = named[0][1]
+        for name, p in named:
+            share = p.numel() if total <= count else int(count * p.numel() / total)
+            if not share:
+                continue
+            index = None
+            if share < p.numel():
+                places = rng(seed, 0, f"coordinates.{name}").choice(p.numel(), share, replace=False)
+                index = torch.as_tensor(places, device=p.device).sort().values
+            self.chosen[name] = index
+            self._handles.append(p.register_hook(self._reader(self.count, share, index)))
+            self.count += share
+        self.factor = math.sqrt(total / self.count)
+        self.heard = self.deaf = False
+
+    def _reader(self, start: int, share: int, index: Tensor | None) -> Any:
+        def read(gradient: Tensor) -> None:
+            nonlocal index
+            if self.deaf or not len(self._row):
+                return
+            self.heard = True
+            values = gradient.detach()
+            values = (values.to_dense() if values.is_sparse else values).flatten()
+            if index is not None:
+                index = index.to(values.device)
+                values = values[index]
+            if self._scaler is not None:
+                values = values.float() / self._scaler.scale(values.new_ones((), dtype=torch.float32))
+            self._row[start : start + share] += values
+
+        return read
+
+    def open(self) -> None:
+        """Begin a batch."""
+        self._row, self.heard = torch.zeros(self.count, device=self._anchor.device), False
+
+    def close(self) -> Tensor | None:
+        """What the batch's backward passes added up to; None if there was none."""
+        row, self._row = self._row, torch.empty(0)
+        return row * self.factor if self.heard else None
+
+    def remove(self) -> None:
+        """Take the hooks off the parameters."""
+        for handle in self._handles:
+            handle.remove()
+
+
+class MicroBatchSource:
+    """One row per batch."""
+
+    def __init__(self, spec: MicroBatch, model: nn.Module, seed: int, scaler: Scaler | None = None) -> None:
+        self.spec = spec
+        self._coordinates = Coordinates(model, spec.coordinates, seed, scaler)
+        self._names = [name for name, p in model.named_parameters() if p.requires_grad]
+
+    def open(self, batch: int) -> None:  # noqa: ARG002 - a micro-batch is one unit, however many examples it has
+        """Begin a batch."""
+        self._coordinates.open()
+
+    def close(self) -> Tensor | None:
+        """The batch's gradient as one row; None if there was none."""
+        row = self._coordinates.close()
+        return None if row is None else row.unsqueeze(0)
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Record nothing inside."""
+        return silenced(self._coordinates)
+
+    def coverage(self) -> dict[str, str]:
+        """How each trainable parameter's gradient is taken."""
+        how = {name: _spoken(index) for name, index in self._coordinates.chosen.items()}
+        return {name: how.get(name, "not looked at") for name in self._names}
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        self._coordinates.remove()
+
+
+def _spoken(index: Tensor | None) -> str:
+    return "whole" if index is None else f"{len(index)} coordinates"

@@ -1,0 +1,193 @@
+"""``signals="sketch"``: a few hundred numbers per example, by random projections of each layer's factors."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
+
+from wellorder.order import rng
+from wellorder.torch.layers import CONVS, Layer, survey
+from wellorder.torch.tape import Scaler, Tape, Visit, silenced
+
+
+@dataclass(frozen=True)
+class Sketch:
+    r"""Row of example i: :math:`\sum_\ell \sum_t (P_\ell e_{it}) \otimes (Q_\ell a_{it})`, ``size`` numbers.
+
+    P and Q are random signs, scaled so that inner products keep their expectation; where e is as short as its
+    projection it is taken as it is. A bias is one more input that is always 1. ``height`` is the most rows
+    of P, ``filters`` the rows of Q for a convolution (each costs a filter's work); at most ``layers`` layers
+    are sketched, evenly spread. ``mean`` says that the loss is a mean over the batch, which is undone.
+    """
+
+    size: int = 512
+    height: int = 16
+    filters: int = 4
+    layers: int = 16
+    mean: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("size", "height", "filters", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: pass a number of 1 or more")
+
+
+class SketchSource:
+    """Adds each layer's sketch to the batch's rows while backward runs; nothing waits for the device."""
+
+    def __init__(self, spec: Sketch, model: nn.Module, seed: int, scaler: Scaler | None = None) -> None:
+        self.spec = spec
+        self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        self.layers = spread(sketchable(survey(model)), spec.layers)
+        if not self.layers:
+            raise ValueError(
+                f"model={type(model).__name__} has no nn.Linear, nn.Conv or nn.Embedding to sketch; "
+                'use signals="exact" or "batch"'
+            )
+        self._maps = {id(layer): Projection(spec, layer, seed) for layer in self.layers}
+        self.size = max(m.size for m in self._maps.values())
+        start = 0
+        for shape in self._maps.values():
+            start = start if start + shape.size <= self.size else 0
+            shape.start, start = start, start + shape.size
+        self._anchor = next(p for p in model.parameters() if p.requires_grad)
+        self._rows = torch.empty(0)
+        self._heard = False
+        self.tape = Tape(self.layers, self._arrived, scaler)
+
+    def open(self, batch: int) -> None:
+        """Begin to record a batch of this many examples."""
+        self.tape.batch = batch
+        self._rows = torch.zeros(batch, self.size, device=self._anchor.device)
+        self._heard = False
+
+    def close(self) -> Tensor | None:
+        """The batch's rows, (b, k); None if no gradient came."""
+        batch, self.tape.batch = self.tape.batch, 0
+        rows, self._rows = self._rows, torch.empty(0)
+        if not self._heard:
+            return None
+        return rows.mul_(batch) if self.spec.mean else rows
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Record nothing inside."""
+        return silenced(self.tape)
+
+    def _arrived(self, visit: Visit, _: int, gradient: Tensor) -> None:
+        self._heard = True
+        self._maps[id(visit.layer)].add(self._rows, visit.given, gradient)
+
+    def coverage(self) -> dict[str, str]:
+        """How each trainable parameter's gradient is taken."""
+        how = {}
+        for layer in self.layers:
+            shape = self._maps[id(layer)]
+            for name, p in layer.parameters.items():
+                how[self._names[id(p)]] = f"{shape.height}×{shape.width} numbers" + (
+                    " (with it)" * (name == "bias")
+                )
+        return {name: how.get(name, "not sketched") for name in self._names.values()}
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        self.tape.remove()
+
+
+def spread(layers: list[Layer], count: int) -> list[Layer]:
+    """At most ``count`` layers, evenly spread, the last one among them."""
+    if len(layers) <= count:
+        return layers
+    return [layers[-1 - round(i * (len(layers) - 1) / max(count - 1, 1))] for i in range(count)][::-1]
+
+
+def sketchable(layers: list[Layer]) -> list[Layer]:
+    """Layers with a weight that is trained and a rule to sketch it."""
+    kinds = (nn.Linear, nn.Embedding, *CONVS)
+    return [x for x in layers if not x.whole and isinstance(x.module, kinds) and "weight" in x.parameters]
+
+
+class Projection:
+    """One layer's P and Q, and how they meet its factors."""
+
+    def __init__(self, spec: Sketch, layer: Layer, seed: int) -> None:
+        module: Any = layer.module
+        self.module = module
+        self.groups = module.groups if isinstance(module, _ConvNd) else 1
+        weight = module.weight
+        if isinstance(module, nn.Embedding):
+            outputs, inputs = weight.shape[1], weight.shape[0]
+        else:
+            outputs, inputs = weight.shape[0] // self.groups, weight[0].numel()
+        bias = getattr(module, "bias", None)
+        self.height = min(outputs, spec.height)
+        wide = min(inputs + (bias is not None), max(1, spec.size // self.height))
+        self.width = min(wide, spec.filters) if isinstance(module, CONVS) else wide
+        self.size = self.height * self.width
+        self.start = 0
+        draw = rng(seed, 0, f"sketch.{layer.name}")
+
+        def signs(*shape: int) -> Tensor:
+            drawn = draw.integers(0, 2, shape) * 2.0 - 1.0
+            return torch.as_tensor(drawn, dtype=torch.float32, device=weight.device)
+
+        self.left = (
+            None
+            if outputs == self.height
+            else signs(self.groups, self.height, outputs) / math.sqrt(self.height)
+        )
+        right = signs(self.groups * self.width, *([inputs] if self.groups == 1 else weight[0].shape))
+        right = right / math.sqrt(self.width)
+        self.constant = signs(self.groups * self.width) / math.sqrt(self.width) if bias is not None else None
+        self.right = right.view(-1, *weight.shape[1:]) if isinstance(module, CONVS) else right
+        if isinstance(module, nn.Embedding):
+            self.right = self.right.T.contiguous()
+            if module.padding_idx is not None:
+                self.right[module.padding_idx] = 0
+        self._cast: dict[Any, tuple[Any, Any, Any]] = {}
+
+    def add(self, rows: Tensor, given: Tensor, gradient: Tensor) -> None:
+        """Add Σ_t (P e) ⊗ (Q a) to this layer's columns of ``rows``."""
+        left, right, constant = self._as(gradient.dtype, gradient.device)
+        target = rows[:, self.start : self.start + self.size].view(len(rows), self.height, self.width)
+        if isinstance(self.module, CONVS):
+            e, q = self._convolution(left, right, constant, given.to(gradient.dtype), gradient)
+        else:
+            e = gradient if left is None else gradient @ left[0].T
+            if isinstance(self.module, nn.Embedding):
+                q = functional.embedding(given, right)
+            else:
+                q = functional.linear(given.to(gradient.dtype), right, constant)
+            e, q = e.reshape(len(rows), -1, self.height), q.reshape(len(rows), -1, self.width)
+        if e.shape[1] == 1:
+            target.addcmul_(e.mT.to(rows.dtype), q.to(rows.dtype))
+        else:
+            target.baddbmm_(e.mT.to(rows.dtype), q.to(rows.dtype))
+
+    def _convolution(
+        self, left: Any, right: Tensor, constant: Any, a: Tensor, e: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """P e and Q a at all positions of all groups: (b, G·T, height) and (b, G·T, width)."""
+        m, b = self.module, len(a)
+        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(m.kernel_size) - 1]
+        padding = m.padding
+        if m.padding_mode != "zeros":
+            a, padding = functional.pad(a, m._reversed_padding_repeated_twice, mode=m.padding_mode), 0
+        q = conv(a, right, constant, m.stride, padding, m.dilation, m.groups)
+        q = q.reshape(b, self.groups, self.width, -1).transpose(2, 3).reshape(b, -1, self.width)
+        e = e.reshape(b, self.groups, -1, e[0, 0].numel())
+        e = e if left is None else left @ e
+        return e.transpose(2, 3).reshape(b, -1, self.height), q
+
+    def _as(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
+        if (dtype, device) not in self._cast:
+            maps = (self.left, self.right, self.constant)
+            left, right, constant = (None if x is None else x.to(device, dtype) for x in maps)
+            self._cast[dtype, device] = left, right, constant
+        return self._cast[dtype, device]

@@ -1,0 +1,100 @@
+"""Where signals come from: the choice between exact, sketched and micro-batch signals."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
+
+from wellorder.order import Policy
+from wellorder.policies import Herding
+from wellorder.torch.door import is_compiled
+from wellorder.torch.exact import Exact, ExactSource
+from wellorder.torch.layers import survey
+from wellorder.torch.microbatch import MicroBatch, MicroBatchSource
+from wellorder.torch.sketching import Sketch, SketchSource, sketchable
+from wellorder.torch.tape import Scaler
+
+Spec = Exact | Sketch | MicroBatch
+NAMES: dict[str, Spec] = {"exact": Exact(), "sketch": Sketch(), "batch": MicroBatch()}
+ROOM = 1 << 31
+"""Bytes that a sketch's rows may take before "auto" makes them shorter."""
+
+
+class Source(Protocol):
+    """Watches a model, and turns what happens between `open` and `close` into a batch's signals."""
+
+    def open(self, batch: int) -> None:
+        """Begin to record a batch of this many examples."""
+        ...
+
+    def close(self) -> Any:
+        """The batch's signals, None if no gradient came."""
+        ...
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Record nothing inside."""
+        ...
+
+    def coverage(self) -> dict[str, str]:
+        """How each trainable parameter's gradient is taken."""
+        ...
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        ...
+
+
+class Choice(NamedTuple):
+    """What kind of signals, and the reason."""
+
+    spec: Spec | None
+    why: str
+
+
+def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choice:
+    """Settle which signals to collect: as asked, or for "auto" by what policy and model allow."""
+    if isinstance(signals, Spec):
+        return Choice(signals, "as asked")
+    if signals != "auto":
+        if signals not in NAMES:
+            raise ValueError(
+                f'signals={signals!r}: pass "auto", "exact", "sketch" or "batch", '
+                "or a spec such as Sketch(size=256)"
+            )
+        return Choice(NAMES[signals], "as asked")
+    if not policy.needs.at_visits():
+        return Choice(None, f"{type(policy).__name__} looks at no signals")
+    if is_compiled(model):
+        return Choice(
+            MicroBatch(), "hooks inside a compiled model are not called; gradients of micro-batches are"
+        )
+    if not sketchable(survey(model)):
+        if isinstance(policy, Herding):
+            return Choice(MicroBatch(), "no layer can be sketched, and Herding keeps rows")
+        return Choice(Exact(), "no layer can be sketched")
+    size = Sketch().size
+    while n * size * 4 > ROOM and size > 64:
+        size //= 2
+    if n * size * 4 > ROOM:
+        return Choice(MicroBatch(), f"rows for {n} examples would take more than {ROOM >> 30} GiB")
+    return Choice(Sketch(size=size), f"{size} numbers an example, {n * size * 4 / 2**20:.0f} MiB of rows")
+
+
+def watch(spec: Spec, model: nn.Module, policy: Policy[Any], seed: int, scaler: Scaler | None) -> Source:
+    """Put the hooks on the model."""
+    if not isinstance(spec, MicroBatch) and is_compiled(model):
+        raise ValueError(
+            f"signals={type(spec).__name__} needs hooks, which a compiled model does not call; "
+            'pass the model from before torch.compile to ordered(...), or use signals="batch"'
+        )
+    if isinstance(spec, Exact):
+        if isinstance(policy, Herding):
+            raise ValueError(
+                'signals="exact" gives products, and Herding keeps rows; use signals="sketch", or PairGraB()'
+            )
+        return ExactSource(spec, model, seed, scaler)
+    kind: Any = SketchSource if isinstance(spec, Sketch) else MicroBatchSource
+    source: Source = kind(spec, model, seed, scaler)
+    return source
