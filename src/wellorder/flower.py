@@ -1,0 +1,516 @@
+"""Client ordering in Flower: the strategy you have still configures and aggregates; the policy decides who.
+
+The only module that imports flwr. What needs no Flower (whose turn it is, signals, the saved state) is in
+`wellorder.participation`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder.order import Policy
+from wellorder.participation import Conductor, Tolerance, read, under, write
+from wellorder.policies import WithReplacement
+
+SUPPORTED = "1.41"
+CURE = f"install a supported one with: pip install 'flwr[simulation]=={SUPPORTED}.*'"
+try:
+    _version = metadata.version("flwr")
+except metadata.PackageNotFoundError as error:
+    raise ImportError(f"wellorder.flower needs Flower (flwr {SUPPORTED}); {CURE}") from error
+if _version.split(".")[:2] != SUPPORTED.split("."):
+    raise ImportError(f"wellorder.flower supports flwr {SUPPORTED}, but {_version} is installed; {CURE}")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies  # noqa: E402
+from flwr.serverapp.strategy import Result, Strategy  # noqa: E402
+
+__all__ = ["OrderedStrategy", "Tolerance"]
+
+LOG = logging.getLogger("flwr")
+QUERY = "query.wellorder"
+"""The message that asks a ClientApp for its name; it answers by ``@app.query("wellorder")``."""
+POLLS = 30
+MOMENTS = ("m_t", "v_t")
+"""What FedAdam, FedYogi and FedAdagrad remember between rounds."""
+Failures = dict[int, tuple[str, Message | None]]
+
+
+class OrderedStrategy(Strategy):
+    r"""Any Flower strategy, clients visited in a policy's order (Algorithms ``alg:FL``, ``alg:FL-GraB``).
+
+    Each epoch visits every known client once, ``cohort`` at a time. Pseudo-gradients (global minus local
+    arrays) are shown to the policy in cohort order, whatever order replies come in; the policy's next order
+    rules the next epoch. An epoch ends at :math:`x_{q+1} = x_q - \eta(x_q - w)`.
+
+    Parameters
+    ----------
+    inner
+        The strategy that configures and aggregates: FedAvg, FedAdam, FedProx, a DP wrapper, ….
+    policy
+        `PairGraB()` for FL-GraB, `RandomReshuffling()` for FL-RR, `ShuffleOnce()` for FL-SO, ….
+    cohort
+        S, the clients of a round. The theory wants S even and a divisor of the number of clients.
+    seed, server_step
+        The seed of all randomness, and the amplification η at an epoch's end.
+    clients
+        How many clients to wait for before the first epoch; later ones join with the next epoch.
+    names
+        ``"query"`` asks each ClientApp for its name or partition-id; ``"key"`` uses the node's public key,
+        which is stable where SuperNodes are started with keys of their own.
+    signals
+        ``"exact"``, ``"sketch"`` (16,384 numbers), or ``"auto"``: exact up to about a million parameters.
+    state
+        A file that is rewritten after each round, whole; if it exists, `start` goes on from it.
+    tolerance
+        How to treat clients that fail, leave, or send nonsense.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> from wellorder import PairGraB
+    >>> OrderedStrategy(FedAvg(), PairGraB(), cohort=10)
+    OrderedStrategy(FedAvg, PairGraB(rule=Deterministic()), cohort=10)
+    """
+
+    def __init__(
+        self,
+        inner: Strategy,
+        policy: Policy[Any],
+        cohort: int,
+        *,
+        seed: int = 0,
+        server_step: float = 1.0,
+        clients: int | None = None,
+        names: Literal["query", "key"] = "query",
+        signals: Literal["auto", "exact", "sketch"] = "auto",
+        state: str | Path | None = None,
+        tolerance: Tolerance | None = None,
+    ) -> None:
+        _check_settings(policy, cohort, server_step, clients)
+        _check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
+        for layer in _layers(inner):
+            _check_inner(layer, cohort)
+        self.inner = inner
+        self.clients = cohort if clients is None else clients
+        self.state = None if state is None else Path(state)
+        self.tolerance = tolerance or Tolerance()
+        self.conductor = Conductor.of(
+            policy, cohort, seed, server_step=server_step, signals=signals, tolerance=self.tolerance
+        )
+        self._nodes = _Nodes(names)
+        self._record: ArrayRecord | None = None
+        self._views: Any = None
+        self._given: ArrayRecord | None = None
+        self._sent: list[tuple[int, Message]] = []
+        self._round = 0
+
+    def __repr__(self) -> str:
+        policy, cohort = self.conductor.course.policy, self.conductor.cohort
+        return f"OrderedStrategy({type(self.inner).__name__}, {policy!r}, cohort={cohort})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names; client ``c`` of the metrics is ``names[c]``."""
+        return self.conductor.names
+
+    def summary(self) -> None:
+        """Log what the strategy does, then what the inner one does."""
+        LOG.info("\t├──> %r", self)
+        self.inner.summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run as any Flower strategy does; if the state file exists, go on after its last finished round."""
+        if self.state is not None and self.state.exists():
+            self._load(self.state)
+            LOG.info("[ORDER] going on after round %d from %s", self.conductor.rounds, self.state)
+        done, left = self.conductor.rounds, max(num_rounds - self.conductor.rounds, 0)
+        evaluate = evaluate_fn and (lambda at, model: evaluate_fn(at + done, model))
+        arrays = self._as_record() if self.conductor.model else initial_arrays
+        result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate)
+        for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+            setattr(result, name, {at + done: record for at, record in getattr(result, name).items()})
+        result.arrays = self._as_record() if self.conductor.model else initial_arrays
+        return result
+
+    def configure_train(
+        self,
+        server_round: int,  # noqa: ARG002 - counts from the restart, ours from the beginning
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> list[Message]:
+        """Let the inner strategy write to the next cohort."""
+        self._round = self.conductor.rounds + 1
+        if self._record is None or arrays is not self._given:
+            self._hold(arrays)
+            self._given = arrays
+        chosen = self._next_cohort(grid)
+        nodes = {self._nodes.of[self.names[client]]: client for client in chosen}
+        self._sent = []
+        if not nodes:
+            LOG.warning("[ORDER] round %d: nobody to ask", self._round)
+            return []
+        view = _View(grid, list(nodes), _wanted(self.inner, "min_train_nodes"))
+        written = self.inner.configure_train(self._round, self._as_record(), config, view)
+        by_node = {message.metadata.dst_node_id: message for message in written}
+        self._sent = [(client, by_node[node]) for node, client in nodes.items() if node in by_node]
+        return [message for _, message in self._sent]
+
+    def aggregate_train(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the inner strategy aggregate the replies in cohort order, then show them to the policy."""
+        conductor = self.conductor
+        answers, failed = self._sorted(replies)
+        signal = conductor.signal()
+        visits = [conductor.measure(signal, client, _reply_arrays(reply)) for client, reply in answers]
+        bad = {visit.client: visit.fault for visit in visits if visit.fault}
+        drop = bad if self.tolerance.bad_updates == "drop" else {}
+        kept = {client: reply for client, reply in answers if client not in drop}
+        moved, metrics = self._aggregate([*kept.values()], [reply for _, reply in failed.values() if reply])
+        if moved is None and kept:
+            failed |= dict.fromkeys(kept, ("the inner strategy took nothing", None))
+            visits = [visit for visit in visits if visit.client not in kept]
+        conductor.rounds = self._round
+        if moved is not None:
+            self._hold(moved)
+        figures = conductor.take(signal, visits, list(failed), moved is not None)
+        self._given = self._given if moved is None else self._as_record()
+        self._log(figures, failed, bad)
+        self._save()
+        self._stop_if_fruitless()
+        metrics = MetricRecord() if metrics is None else metrics
+        metrics.update({f"order-{name}": value for name, value in figures.items()})
+        return (None if moved is None else self._given), metrics
+
+    def configure_evaluate(
+        self,
+        server_round: int,  # noqa: ARG002
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> list[Message]:
+        """Let the inner strategy evaluate on whom it likes; it cannot wait for clients that are not there."""
+        nodes = list(grid.get_node_ids())
+        view = _View(grid, nodes, _wanted(self.inner, "min_evaluate_nodes"))
+        written = self.inner.configure_evaluate(self._round, arrays, config, view) if nodes else []
+        return [message for message in written if message.metadata.dst_node_id in set(nodes)]
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,  # noqa: ARG002
+        replies: Iterable[Message],
+    ) -> MetricRecord | None:
+        """Leave it to the inner strategy."""
+        return self.inner.aggregate_evaluate(self._round, replies)
+
+    def _next_cohort(self, grid: Grid) -> tuple[int, ...]:
+        """Wait for somebody whose turn it is, at most ``patience`` seconds."""
+        deadline = time.monotonic() + self.tolerance.patience
+        while True:
+            late = time.monotonic() >= deadline
+            present = self.conductor.meet(self._nodes.look(grid))
+            before = self.conductor.course.roster
+            chosen = self.conductor.choose(present, self.clients, late)
+            if self.conductor.course.roster.epoch > before.epoch >= 0:
+                missing = ", ".join(before.names[client] for client in before.queue)
+                LOG.warning("[ORDER] epoch %d is closed without %s", before.epoch, missing)
+            if chosen is not None:
+                return chosen
+            time.sleep(min(self.tolerance.poll, max(deadline - time.monotonic(), 0.0)))
+
+    def _hold(self, record: ArrayRecord) -> None:
+        """Take a new model from outside."""
+        self._record, self._views = record, _arrays(record)
+        self.conductor.model = self._views
+
+    def _as_record(self) -> ArrayRecord:
+        """The model as a record: the one held, unless an epoch's end has changed the arrays."""
+        if self._record is None or self.conductor.model is not self._views:
+            self._hold(_as_record(self.conductor.model))
+        return self._record or ArrayRecord()
+
+    def _sorted(self, replies: Iterable[Message]) -> tuple[list[tuple[int, Message]], Failures]:
+        """Sort this round's answers by the cohort's order; say what went wrong with the others."""
+        asked = {message.metadata.message_id: client for client, message in self._sent}
+        first: dict[int, Message] = {}
+        for reply in replies:
+            client = asked.get(reply.metadata.reply_to_message_id)
+            if client is None:
+                LOG.warning("[ORDER] ignored a reply to no message of round %d", self._round)
+            elif client in first:
+                LOG.warning("[ORDER] ignored a second reply of client %s", self.names[client])
+            else:
+                first[client] = reply
+        failed: Failures = {}
+        for client, _ in self._sent:
+            if client not in first:
+                failed[client] = ("no answer in time", None)
+            elif first[client].has_error():
+                failed[client] = (first[client].error.reason or "an error", first[client])
+        return [(c, first[c]) for c, _ in self._sent if c not in failed], failed
+
+    def _aggregate(
+        self, good: list[Message], errors: list[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Ask the inner strategy; replies that it cannot combine are a failed round, not the run's end."""
+        if not good:
+            return None, None
+        try:
+            return self.inner.aggregate_train(self._round, good + errors)
+        except (InconsistentMessageReplies, AggregationError) as error:
+            LOG.error("[ORDER] round %d could not be aggregated: %s", self._round, error)
+            return None, None
+
+    def _log(self, figures: Mapping[str, Any], failed: Failures, bad: Mapping[int, str]) -> None:
+        names = self.names
+        LOG.info(
+            "[ORDER] round %d, epoch %d: visited %s (%d of %d), order error about %.4g",
+            self._round, figures["epoch"], [names[c] for c in figures["cohort"]], figures["position"],
+            figures["clients"], figures["error"],
+        )  # fmt: skip
+        for client, (reason, _) in failed.items():
+            lines = reason.strip().splitlines() or ["an error"]
+            LOG.warning("[ORDER] client %s failed: %s", names[client], lines[-1][:300])
+        for client, fault in bad.items():
+            LOG.warning(
+                "[ORDER] client %s sent a bad update (%s): %s",
+                names[client],
+                self.tolerance.bad_updates,
+                fault,
+            )
+
+    def _stop_if_fruitless(self) -> None:
+        if self.conductor.fruitless >= self.tolerance.fruitless:
+            raise RuntimeError(
+                f"no update arrived in {self.conductor.fruitless} rounds in a row; see in the log what the "
+                "clients reported, then start again (with state=… the run goes on), or raise fruitless"
+            )
+
+    def _save(self) -> None:
+        if self.state is None or self.conductor.course.state is None:
+            return
+        arrays, facts = self.conductor.saved()
+        for depth, layer in enumerate(_layers(self.inner)):
+            for name in MOMENTS:
+                moment = getattr(layer, name, None) or {}
+                arrays |= {f"inner{depth}.{name}/{k}": np.asarray(v) for k, v in moment.items()}
+        write(self.state, arrays, facts)
+
+    def _load(self, path: Path) -> None:
+        arrays, facts = read(path)
+        self.conductor.restore(arrays, facts)
+        for depth, layer in enumerate(_layers(self.inner)):
+            for name in MOMENTS:
+                if moment := under(arrays, f"inner{depth}.{name}/"):
+                    setattr(layer, name, moment)
+        self._given = self._as_record()
+
+
+@dataclass
+class _Nodes:
+    """Which node is which client: asks those that are new, and does not wait for the answer."""
+
+    names: str
+    of: dict[str, int] = field(default_factory=dict)
+    """The connected node of each name."""
+    known: dict[int, str] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+
+    def look(self, grid: Grid) -> list[str]:
+        """Find out who is connected; returns the names."""
+        nodes = {info.node_id: info for info in grid.get_nodes()}
+        new = [node for node in nodes if node not in self.known and node not in self.asked.values()]
+        if self.names == "key":
+            for node in new:
+                self._call(node, _key_name(nodes[node].public_key) or f"node-{node}")
+        elif new:
+            sent = list(grid.push_messages([Message(RecordDict(), node, QUERY) for node in new]))
+            self.asked |= {at: node for at, node in zip(sent, new, strict=False) if at}
+        for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
+            at = reply.metadata.reply_to_message_id
+            if at in self.asked:
+                node = self.asked.pop(at)
+                key = nodes[node].public_key if node in nodes else b""
+                self._call(node, _told_name(reply) or self._fallback(node, key, reply))
+        self.of = {name: node for node, name in self.known.items() if node in nodes and name}
+        return list(self.of)
+
+    def _call(self, node: int, name: str) -> None:
+        """The latest node with a name is that client: it was restarted, and its old self is not yet gone."""
+        for other, theirs in self.known.items():
+            if theirs == name:
+                LOG.warning("[ORDER] node %d takes the place of node %d as client %s", node, other, name)
+                self.known[other] = ""
+        self.known[node] = name
+
+    def _fallback(self, node: int, key: bytes, reply: Message) -> str:
+        why = (reply.error.reason or "an error") if reply.has_error() else "it holds no name"
+        LOG.warning(
+            "[ORDER] node %d does not tell its name (%s), so its place will not survive a restart; add "
+            '@app.query("wellorder") to the ClientApp', node, why.strip().splitlines()[-1][:200],
+        )  # fmt: skip
+        return _key_name(key) or f"node-{node}"
+
+
+class _View(Grid):
+    """The grid as the inner strategy sees it: these nodes, and phantoms up to the minimum that it wants."""
+
+    def __init__(self, grid: Grid, nodes: list[int], wanted: int) -> None:
+        self._grid, self._polls = grid, 0
+        self._listed = nodes + [-1 - i for i in range(wanted - len(nodes))]
+
+    def get_node_ids(self) -> list[int]:
+        self._polls += 1
+        if self._polls > POLLS:
+            raise RuntimeError(
+                f"inner: it waits for more nodes than the {len(self._listed)} of this round; let it want at "
+                "most cohort of them"
+            )
+        return list(self._listed)
+
+    def set_run(self, run: Any) -> None:
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        return self._grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        return self._grid.create_message(*args, **kwargs)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+def _layers(inner: Any) -> Iterator[Strategy]:
+    """The inner strategy, and those that it wraps."""
+    while isinstance(inner, Strategy):
+        yield inner
+        inner = getattr(inner, "strategy", None)
+
+
+def _wanted(inner: Strategy, name: str) -> int:
+    """Fewest nodes that the inner strategy goes on with, as far as it tells."""
+    return max(getattr(layer, key, 0) for layer in _layers(inner) for key in (name, "min_available_nodes"))
+
+
+def _check_settings(policy: Policy[Any], cohort: int, server_step: float, clients: int | None) -> None:
+    for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"{name}={count!r}: pass a number of clients, an int >= 1")
+    if not (np.isfinite(server_step) and server_step > 0):
+        raise ValueError(f"server_step={server_step!r}: pass a positive number; 1.0 does not amplify")
+    if policy.needs.at_start(0):
+        raise ValueError(
+            f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "
+            "not; use PairGraB() or GraB()"
+        )
+    if isinstance(policy, WithReplacement):
+        raise ValueError(f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling()")
+
+
+def _check_words(**settings: tuple[str, ...]) -> None:
+    for name, (value, *words) in settings.items():
+        if value not in words:
+            raise ValueError(f"{name}={value!r}: pass {' or '.join(map(repr, words))}")
+
+
+def _check_inner(layer: Strategy, cohort: int) -> None:
+    """Refuse settings under which the inner strategy would sample by itself, or wait for ever."""
+    name, fraction = type(layer).__name__, getattr(layer, "fraction_train", 1.0)
+    if fraction != 1.0:
+        raise ValueError(
+            f"inner: {name}(fraction_train={fraction}) would draw from the cohort at random; pass "
+            f"fraction_train=1.0 (cohort={cohort} says how many clients train)"
+        )
+    for setting in ("min_train_nodes", "min_available_nodes"):
+        least = getattr(layer, setting, 0)
+        if least > cohort and not (cohort == 1 and least == 2):
+            raise ValueError(
+                f"inner: {name}({setting}={least}) would wait for ever in rounds of cohort={cohort}; pass "
+                f"{setting}={cohort} (OrderedStrategy(clients={least}) waits for so many before it begins)"
+            )
+    sampled = getattr(layer, "num_sampled_clients", cohort)
+    if sampled != cohort:
+        raise ValueError(
+            f"inner: {name}(num_sampled_clients={sampled}) in rounds of cohort={cohort}; pass {cohort}"
+        )
+
+
+def _told_name(reply: Message) -> str:
+    """Read the name that a ClientApp answered with: ``name`` or ``partition-id`` in any of its records."""
+    if reply.has_error():
+        return ""
+    records: list[Any] = [*reply.content.config_records.values(), *reply.content.metric_records.values()]
+    for record in records:
+        for key in ("name", "partition-id"):
+            if isinstance(told := record.get(key), str | int) and str(told).strip():
+                return str(told).strip()[:200]
+    return ""
+
+
+def _key_name(key: bytes) -> str:
+    return f"key-{hashlib.sha256(key).hexdigest()[:16]}" if key else ""
+
+
+def _reply_arrays(reply: Message) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a reply; none if it does not hold exactly one readable record of them."""
+    records = list(reply.content.array_records.values())
+    try:
+        return _arrays(records[0]) if len(records) == 1 else {}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _arrays(record: ArrayRecord) -> dict[str, npt.NDArray[Any]]:
+    """Views of a record's arrays: their bytes are read where they are, and nothing is unpickled."""
+    return {name: _view(array) for name, array in record.items()}
+
+
+def _view(array: Array) -> npt.NDArray[Any]:
+    header = io.BytesIO(array.data)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    reader = readers.get(np.lib.format.read_magic(header)) if array.stype == "numpy.ndarray" else None
+    if reader is None:
+        return array.numpy()
+    shape, fortran, dtype = reader(header)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects")
+    flat = np.frombuffer(array.data, dtype, count=math.prod(shape), offset=header.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _as_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
