@@ -1,0 +1,183 @@
+"""The theory against real runs: every promise, every method, examples and clients."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import wellorder
+from wellorder import (
+    Arbitrary,
+    Deterministic,
+    FlipFlop,
+    GraB,
+    GraBProto,
+    IncrementalGradient,
+    NicePermutation,
+    PairGraB,
+    PairGraBProto,
+    RandomReshuffling,
+    ShuffleOnce,
+    Walk,
+)
+from wellorder.federated import fedavg
+from wellorder.problems import Quadratics, gradient, quadratics
+from wellorder.theory import (
+    METHODS,
+    check_assumption,
+    check_bound,
+    check_drift,
+    check_lemmas,
+    estimate,
+    max_step_size,
+    method_of,
+)
+
+N, EPOCHS, DELTA = 64, 20, 0.01
+CLIENTS = dict(cohort=4, local_steps=3, server_step=1.5)
+
+
+def worst_orders(problem):
+    """As bad as we know how: sorted by one coordinate, up and down in turn."""
+    order = np.argsort(problem.b[:, 0])
+    return Arbitrary(lambda epoch: order[:: 1 if epoch % 2 else -1])
+
+
+def policies(problem, rule):
+    return [
+        worst_orders(problem), RandomReshuffling(), FlipFlop(), IncrementalGradient(), ShuffleOnce(),
+        NicePermutation(rule=rule), GraBProto(rule), PairGraBProto(rule), GraB(rule), PairGraB(rule),
+    ]  # fmt: skip
+
+
+def walk(problem, local_steps):
+    """The walk of the theory for signals as long as any that a run will show."""
+    longest = 2 * np.linalg.norm(problem.gradients(np.arange(problem.n), problem.start), axis=1).max()
+    return Walk(30 * math.log(problem.dim * problem.n / DELTA) * (2 * local_steps * longest) ** 2)
+
+
+def trained(problem, policy, seed, shape, scale):
+    name = method_of(policy, federated=bool(shape))
+    step = scale * max_step_size(name, problem.n, delta=DELTA, **estimate(problem).known, **shape)
+    train = fedavg if shape else wellorder.sgd
+    return train(problem, policy, step_size=step, epochs=EPOCHS, seed=seed, p=METHODS[name].p, **shape)
+
+
+def promises(seeds, dim, spread, shape, scale=1.0):
+    """Yield every run of the seeds with its checks."""
+    for seed in seeds:
+        problem = quadratics(N, dim, seed=seed, spread=spread)
+        random = policies(problem, walk(problem, shape.get("local_steps", 1)))
+        for chosen in (policies(problem, Deterministic()), [p for p in random if hasattr(p, "rule")]):
+            for policy in chosen:
+                run = trained(problem, policy, seed, shape, scale)
+                yield run, check_assumption(run, delta=DELTA), check_drift(run), check_bound(run, delta=DELTA)
+
+
+def hold(seeds, dim, spread, shape, scale=1.0):
+    held = {}
+    for run, assumption, drift, theorem in promises(seeds, dim, spread, shape, scale):
+        kind = type(run.policy).__name__
+        assert assumption.promised, kind
+        assert drift.promised, kind
+        assert drift.first_violation is None, kind
+        assert theorem.first_violation is None, kind
+        assert np.min(run.gradient_norm) ** 2 <= theorem.right[-1]
+        held.setdefault((kind, assumption.probability), []).append(assumption.holds)
+        if getattr(run.policy, "rule", Deterministic()) == Deterministic():
+            assert_lemmas(run, kind)
+    for (kind, promised), outcomes in held.items():
+        assert np.mean(outcomes) >= promised, kind
+    certain = {kind for kind, promised in held if promised == 1.0}
+    assert {"Arbitrary", "FlipFlop", "IncrementalGradient", "ShuffleOnce", "NicePermutation"} <= certain
+    assert all(np.all(outcomes) for (_, promised), outcomes in held.items() if promised == 1.0)
+
+
+def assert_lemmas(run, kind):
+    """Lemmas 3–5 in every epoch, for the gradients at its first point and the order it followed."""
+    for q, (x, order) in enumerate(zip(run.x, run.orders, strict=False)):
+        rows = run.problem.gradients(np.arange(N), x) - gradient(run.problem, x)
+        for check in check_lemmas(rows, order, cohort=4, seed=q):
+            assert check.first_violation is None, (kind, q, check.what)
+
+
+@pytest.mark.parametrize("shape", [{}, CLIENTS], ids=["examples", "clients"])
+@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["common curvature", "varied curvature"])
+@pytest.mark.parametrize("dim", [1, 20])
+@pytest.mark.parametrize("scale", [1.0, 0.1], ids=["largest step", "a tenth of it"])
+def test_runs_keep_every_promise(dim, spread, shape, scale):
+    hold([0], dim, spread, shape, scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [{}, CLIENTS], ids=["examples", "clients"])
+@pytest.mark.parametrize("spread", [0.0, 1.0], ids=["common curvature", "varied curvature"])
+@pytest.mark.parametrize("dim", [1, 20])
+def test_twenty_seeds_keep_every_promise(dim, spread, shape):
+    hold(range(20), dim, spread, shape)
+
+
+def two_camps(n):
+    """Half of the units pull left, half right: the order 0..n-1 is the worst there is."""
+    return Quadratics(np.full((n, 1), 0.5), np.repeat([1.0, -1.0], n // 2)[:, None])
+
+
+def test_a_violation_is_found_and_named():
+    run = wellorder.sgd(two_camps(4096), IncrementalGradient(), step_size=1e-6, epochs=3)
+    as_if_shuffled = check_assumption(run, "RR", delta=0.5)
+    assert as_if_shuffled.first_violation == 0
+    assert as_if_shuffled.fraction == 0.0
+    assert as_if_shuffled.slack[0] < 0
+    assert check_assumption(run, "AP").first_violation is None
+
+
+def test_the_assumption_is_measured_in_the_methods_norm_whatever_the_run_recorded():
+    problem = quadratics(N, 5, spread=0.0)
+    twice = [wellorder.sgd(problem, GraB(), step_size=1e-5, epochs=4, p=p) for p in (2, np.inf)]
+    left = [check_assumption(run).left for run in twice]
+    assert np.allclose(*left)
+    assert not np.allclose(twice[0].order_error, twice[1].order_error)
+
+
+def test_both_sides_are_those_of_assumption_1():
+    problem = quadratics(N, 3, spread=0.0)
+    run = wellorder.sgd(problem, GraB(), step_size=1e-5, epochs=6, p=np.inf)
+    check = check_assumption(run, delta=DELTA)
+    phi, slope = run.order_error, run.gradient_norm
+    sigma = np.linalg.norm(problem.b - problem.b.mean(axis=0), axis=1).max()
+    C = 30 * math.log(3 * N / DELTA)
+    for q in range(2, 6):
+        right = 0.6 * phi[q - 1] ** 2 + 0.02 * phi[q - 2] ** 2 + 2 * (C * sigma) ** 2
+        right += N**2 / 50 * (slope[q - 1] ** 2 + slope[q - 2] ** 2)
+        assert check.right[q] == pytest.approx(right)
+        assert check.left[q] == pytest.approx(phi[q] ** 2)
+    assert check.right[:2] == pytest.approx((N * sigma) ** 2)
+
+
+def test_one_permutation_is_held_against_its_own_start_and_reach():
+    run = wellorder.sgd(two_camps(100), IncrementalGradient(), step_size=1e-4, epochs=5, start=[3.0])
+    check = check_assumption(run)
+    theta = np.abs(run.x[:-1] - run.x[0]).max()
+    assert check.right == pytest.approx(2 * run.order_error[0] ** 2 + 8 * (100 * theta) ** 2)
+
+
+def test_a_step_size_outside_the_theorem_is_not_promised():
+    problem = quadratics(N, 2, spread=0.0)
+    run = wellorder.sgd(problem, GraB(), step_size=1e-2, epochs=3, p=np.inf)
+    assert not check_assumption(run).promised
+    assert not check_drift(run).promised
+    with pytest.raises(ValueError, match="nothing is proved"):
+        check_bound(run)
+
+
+def test_drift_knows_the_norms_whose_smoothness_it_knows():
+    run = wellorder.sgd(quadratics(8), RandomReshuffling(), step_size=1e-3, epochs=2)
+    with pytest.raises(ValueError, match=r"run.p=3"):
+        check_drift(dataclasses.replace(run, p=3))
+
+
+def test_rounds_that_the_theorem_does_not_cover_are_refused():
+    run = fedavg(quadratics(10), PairGraB(), step_size=1e-4, epochs=2, cohort=4, local_steps=2)
+    with pytest.raises(ValueError, match=r"cohort=4: .*does not divide n=10"):
+        check_assumption(run)
