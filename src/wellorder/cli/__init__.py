@@ -2,7 +2,7 @@
 
 import typer
 
-from wellorder.cli import listing
+from wellorder.cli import bounds, listing
 
 app = typer.Typer(
     name="wellorder",
@@ -11,6 +11,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("list")(listing.command)
+app.command("bounds")(bounds.command)
 
 
 @app.callback()

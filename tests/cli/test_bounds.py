@@ -1,0 +1,82 @@
+"""``wellorder bounds``: the table, the JSON, the plot, and clear errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from wellorder.cli import app
+from wellorder.theory import METHODS, bound, constants, tuned_step_size
+
+run = CliRunner().invoke
+
+
+def report(*arguments):
+    result = run(app, ["bounds", "--json", *arguments])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+@pytest.mark.parametrize("flags", [[], ["--fl"]], ids=["examples", "clients"])
+def test_the_table_names_every_method(flags):
+    result = run(app, ["bounds", *flags])
+    assert result.exit_code == 0, result.output
+    for name, method in METHODS.items():
+        if method.federated == bool(flags):
+            assert f" {name} " in result.output
+    assert "has the smallest bound" in result.output
+
+
+def test_the_json_carries_the_numbers_of_the_library():
+    found = report("--n", "500", "--epochs", "1000", "--sigma", "3", "--dim", "4")
+    assert [row["method"] for row in found["methods"]] == [m for m in METHODS if not METHODS[m].federated]
+    row = next(row for row in found["methods"] if row["method"] == "GraB")
+    known = constants("GraB", 500, sigma=3.0, dim=4, delta=1e-5)
+    expected = bound(known, tuned_step_size(known, 1000), 1000)
+    assert row["bound"] == expected.total
+    assert row["terms"]["order"] == expected.order
+    assert (row["p"], row["A"], row["label"]) == ("inf", [0.6, 0.02], "ex:GraB")
+
+
+def test_methods_that_the_shape_excludes_are_named_with_the_cure():
+    found = report("--fl", "--cohort", "5")
+    refused = {row["method"]: row["refused"] for row in found["methods"] if "refused" in row}
+    assert set(refused) == {"FL-GraB-proto", "FL-GraB"}
+    assert "such as 2, 4, 8" in refused["FL-GraB"]
+    assert "–" in run(app, ["bounds", "--fl", "--cohort", "5"]).output
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_plot_is_written_whole(tmp_path, ending):
+    file = tmp_path / f"bounds.{ending}"
+    result = run(app, ["bounds", "--plot", str(file), "--epochs", "1000"])
+    assert result.exit_code == 0, result.output
+    assert file.stat().st_size > 5000
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n", "0"], "n=0"),
+        (["--epochs", "0"], "epochs=0"),
+        (["--delta", "1.5"], "delta=1.5"),
+        (["--fl", "--n", "10", "--cohort", "20"], "cohort=20"),
+        (["--fl", "--n", "10", "--cohort", "3"], "pass a cohort such as"),
+        (["--cohort", "4"], "add --fl"),
+        (["--plot", "bounds.gif"], "end the name in"),
+        (["--plot", "no/such/folder/bounds.png"], "make it first"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_the_cure(arguments, message):
+    result = run(app, ["bounds", *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_the_command_runs_as_a_process():
+    command = [sys.executable, "-m", "wellorder", "bounds", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout)["setting"]["n"] == 1000
