@@ -1,0 +1,87 @@
+"""``wellorder reproduce``: the paper's figures, one subcommand each."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from wellorder.cli.display import bar, console, refusing, shown
+from wellorder.experiments import fig1
+from wellorder.experiments.folder import cores, machine, versions
+from wellorder.report.pictures import save_picture
+from wellorder.report.table import write_table, write_text
+
+app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Reproduce the paper's figures."""
+
+
+@app.command("fig1")
+def figure1(
+    out: Annotated[Path, typer.Option(help="Where to write the figure and its table.")] = Path("runs/fig1"),
+    every: Annotated[bool, typer.Option("--all", help="Every policy, not only the paper's.")] = False,
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 10,
+    epochs: Annotated[int, typer.Option(help="Epochs to train.")] = 100,
+    n: Annotated[int, typer.Option(help="Units (examples or clients).")] = 1000,
+    lr: Annotated[float, typer.Option(help="The step size, for all policies.")] = 1e-3,
+    jobs: Annotated[int | None, typer.Option(help="Worker processes.  [default: the cores]")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the medians as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """Figure 1: quadratics, SGD and federated; distance to the optimum and order error (PNG, PDF, table)."""
+    clock = time.perf_counter()
+    config = fig1.Config(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
+    with refusing():
+        _writable(out)
+        progress = bar()
+        task = progress.add_task("Figure 1: seeds", total=seeds)
+        parts = []
+        with shown(progress, quiet=as_json):
+            for part in fig1.run(config, jobs=cores() if jobs is None else jobs):
+                parts.append(part)
+                progress.advance(task)
+        table = fig1.whole(parts)
+    figure = fig1.plot(table)
+    for suffix in (".png", ".pdf"):
+        save_picture(figure, out / f"fig1{suffix}")
+    for suffix in (".parquet", ".csv"):
+        write_table(table, out / f"fig1{suffix}")
+    found = {
+        "config": asdict(config),
+        "medians": fig1.medians(table),
+        "versions": versions(),
+        "machine": machine(),
+    }
+    write_text(out / "fig1.json", json.dumps(found, indent=2))
+    if as_json:
+        typer.echo(json.dumps({**found, "figure": str(out / "fig1.png")}, indent=2))
+        return
+    shown_table = Table(
+        "policy", "‖x − x*‖", "order error", title="Medians at the last epoch", title_justify="left"
+    )
+    for policy, values in fig1.medians(table).items():
+        shown_table.add_row(policy, f"{values['distance']:.2e}", f"{values['order_error']:.1f}")
+    console().print(shown_table)
+    console().print(
+        f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True, markup=False
+    )
+
+
+def _writable(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / "fig1.json", "{}")
+    except OSError as error:
+        raise ValueError(
+            f"--out {out}: cannot be written ({error.strerror or error}); choose another"
+        ) from None

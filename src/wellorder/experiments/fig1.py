@@ -1,0 +1,126 @@
+"""Figure 1: distance to the optimum and order error on quadratics, for SGD and for federated learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import wellorder as wo
+from wellorder.algorithm import Run
+from wellorder.federated import fedavg
+from wellorder.order import Policy
+from wellorder.problems import quadratics
+from wellorder.report.pictures import draw_curves, house_style
+from wellorder.report.table import Metric, Table, curves, joined, policies_of, table_of
+
+DISTANCE = Metric("distance", "‖x − x*‖")
+ORDER_ERROR = Metric("order_error", "order error φ̄")
+SETTINGS = ("SGD", "FL")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's set-up: N units, a step size shared by all, K local steps and S clients a round for FL."""
+
+    n: int = 1000
+    seeds: int = 10
+    epochs: int = 100
+    step_size: float = 1e-3
+    cohort: int = 2
+    local_steps: int = 5
+    every_policy: bool = False
+
+
+def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
+    """The policies of each setting, by the names of the figure."""
+    one, pair = wo.ShuffleOnce(), wo.PairGraB()
+    found: dict[str, dict[str, Policy[Any]]] = {
+        "SGD": {"RR": wo.RandomReshuffling(), "SO": one, "GraB": wo.GraB(), "PairGraB": pair},
+        "FL": {"FL-RR": wo.RandomReshuffling(), "FL-OP": one, "FL-GraB": pair},
+    }
+    if config.every_policy:
+        found["SGD"] |= {
+            "IG": wo.IncrementalGradient(), "NP": wo.NicePermutation(), "FlipFlop": wo.FlipFlop(),
+            "with replacement": wo.WithReplacement(), "Greedy": wo.Greedy(),
+            "GraB-proto": wo.GraBProto(), "PairGraB-proto": wo.PairGraBProto(),
+        }  # fmt: skip
+        found["FL"] |= {
+            "FL-OP (IG)": wo.IncrementalGradient(), "FL-OP (NP)": wo.NicePermutation(),
+            "FL-GraB-proto": wo.PairGraBProto(),
+        }  # fmt: skip
+    return found
+
+
+def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:
+    """Train all policies with all seeds; yields each seed's table as it is finished."""
+    if config.seeds < 1:
+        raise ValueError(f"seeds={config.seeds}: pass 1 or more")
+    if jobs <= 1:
+        yield from map(run_seed, repeat(config), range(config.seeds))
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run_seed, repeat(config), range(config.seeds))
+
+
+def run_seed(config: Config, seed: int) -> Table:
+    """One seed: its quadratics, and every policy on them; a row for each setting, policy and epoch."""
+    problem = quadratics(config.n, seed=seed)
+    common: dict[str, Any] = {"step_size": config.step_size, "epochs": config.epochs, "seed": seed}
+    rounds: dict[str, Any] = {"cohort": config.cohort, "local_steps": config.local_steps}
+    rows: list[dict[str, Any]] = []
+    for label, policy in policies(config)["SGD"].items():
+        rows += _rows("SGD", label, wo.sgd(problem, policy, **common))
+    for label, policy in policies(config)["FL"].items():
+        rows += _rows("FL", label, fedavg(problem, policy, **common, **rounds))
+    return table_of(rows)
+
+
+def whole(parts: list[Table]) -> Table:
+    """All seeds in one table, sorted by setting and policy."""
+    table = joined(parts)
+    names = policies_of(table)
+    return table.take(
+        np.lexsort(
+            [table.column("seed").to_numpy(), [names.index(p) for p in table.column("policy").to_pylist()]]
+        )
+    )
+
+
+def medians(table: Table) -> dict[str, dict[str, float]]:
+    """Each policy's medians over the seeds at the last epoch."""
+    return {
+        policy: {
+            m.column: float(np.median(curves(table, policy, m.column)[:, -1]))
+            for m in (DISTANCE, ORDER_ERROR)
+        }
+        for policy in policies_of(table)
+    }
+
+
+def plot(table: Table) -> Figure:
+    """Four panels on log axes: medians in bands from the least to the largest seed."""
+    with house_style():
+        figure = Figure(figsize=(12.0, 3.6), layout="constrained")
+        panels = figure.subplots(1, 4)
+        for at, setting in enumerate(SETTINGS):
+            part = table.filter(table.column("setting").to_numpy() == setting)
+            for axes, metric in zip(panels[2 * at : 2 * at + 2], (DISTANCE, ORDER_ERROR), strict=True):
+                draw_curves(axes, part, metric)
+                axes.set(title=f"{setting}: {metric.label}", xlabel="epoch")
+            panels[2 * at].legend(loc="upper right", fontsize=8)
+    return figure
+
+
+def _rows(setting: str, label: str, done: Run) -> Iterator[dict[str, Any]]:
+    for epoch in range(len(done.distance)):
+        yield {
+            "setting": setting, "policy": label, "seed": done.seed, "epoch": epoch,
+            "distance": done.distance[epoch], "order_error": done.order_error[epoch],
+        }  # fmt: skip

@@ -1,0 +1,144 @@
+r"""A run is a folder of data: what was asked, on what machine, and one table.
+
+``config.json``
+    The options as given and as resolved.
+``about.json``
+    Versions, machine, and when the run was started and resumed.
+``cells/``
+    One Parquet file for each finished policy and seed: what a killed run keeps.
+``table.parquet``, ``table.csv``
+    All cells, without the clock: the same seeds on the same machine give the same bytes.
+``timings.parquet``, ``timings.csv``
+    The clock: cumulative training seconds by policy, seed and epoch.
+
+Every file is written beside, flushed and renamed. The folder knows nothing about what was trained: any flat
+table (see `wellorder.report.table`) can be kept in one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from wellorder.report.table import TEMPORARY, Table, joined, read_table, write_table, write_text
+
+PACKAGES = ("wellorder", "numpy", "numba", "scipy", "scikit-learn", "pyarrow", "torch")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder on disk."""
+
+    path: Path
+
+    @classmethod
+    def start(cls, path: Path, *, resume: bool = False) -> RunFolder:
+        """Make the folder, or take up the one that a broken run has left."""
+        folder = cls(path)
+        try:
+            if path.is_dir() and any(path.iterdir()) and not resume:
+                raise ValueError(
+                    f"out={path}: this folder is not empty; add --resume to finish its run, or choose another"
+                )
+            (path / "cells").mkdir(parents=True, exist_ok=True)
+            for leftover in [*path.glob(TEMPORARY + "*"), *(path / "cells").glob(TEMPORARY + "*")]:
+                leftover.unlink(missing_ok=True)
+            write_text(path / "about.json", json.dumps(folder._about(), indent=2, ensure_ascii=False))
+        except OSError as error:
+            raise ValueError(
+                f"out={path}: cannot be written ({error.strerror or error}); choose another folder"
+            ) from None
+        return folder
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read one of the folder's JSON files; None if it is not there."""
+        file = self.path / name
+        if not file.exists():
+            return None
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write one of the folder's JSON files."""
+        write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False))
+
+    def keep(self, policy: int, seed: int, table: Table) -> None:
+        """Keep a finished cell: the table of the ``policy``-th policy and one seed."""
+        write_table(table, self._cell(policy, seed))
+
+    def kept(self, policy: int, seed: int) -> Table | None:
+        """A finished cell's table, or None."""
+        cell = self._cell(policy, seed)
+        return read_table(cell) if cell.exists() else None
+
+    def seal(self, cells: Sequence[Table]) -> Table:
+        """Write the run's tables from all its cells, in their order; returns the whole, with the clock."""
+        whole = joined(cells)
+        clock = [name for name in ("policy", "seed", "epoch", "seconds") if name in whole.column_names]
+        bare = whole.drop_columns(["seconds"]) if "seconds" in whole.column_names else whole
+        for suffix in (".parquet", ".csv"):
+            write_table(bare, self.path / f"table{suffix}")
+            write_table(whole.select(clock), self.path / f"timings{suffix}")
+        return whole
+
+    def table(self) -> Table:
+        """The sealed run's whole table, with the clock."""
+        bare, clock = (read_table(self.path / f"{name}.parquet") for name in ("table", "timings"))
+        return (
+            bare.append_column("seconds", clock.column("seconds"))
+            if "seconds" in clock.column_names
+            else bare
+        )
+
+    def _cell(self, policy: int, seed: int) -> Path:
+        return self.path / "cells" / f"policy{policy}-seed{seed}.parquet"
+
+    def _about(self) -> dict[str, Any]:
+        before = self.read("about.json") or {}
+        started = [*before.get("started", []), datetime.now(UTC).isoformat(timespec="seconds")]
+        return {"versions": versions(), "machine": machine(), "started": started}
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the run was computed on."""
+    info = Path("/proc/cpuinfo")
+    names = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in names if line.startswith("model name")), "")
+    return {
+        "system": platform.system(),
+        "cpu": model or platform.machine(),
+        "cores": cores(),
+        "byteorder": sys.byteorder,
+    }
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fresh_path(parent: Path, name: str) -> Path:
+    """The first of ``name-1``, ``name-2`` … that does not exist yet."""
+    number = 1
+    while (parent / f"{name}-{number}").exists():
+        number += 1
+    return parent / f"{name}-{number}"

@@ -1,0 +1,140 @@
+"""Jobs on worker processes, with every row reported as it is made."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from wellorder.experiments.tasks.task import Task
+from wellorder.experiments.training import Settings
+from wellorder.order import Policy
+
+Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run: a policy, a seed, and how to train."""
+
+    task: Task
+    label: str
+    policy: Policy[Any]
+    seed: int
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a job said: a row, or (``row`` is None) that it has ended."""
+
+    job: int
+    row: Row | None
+
+
+class JobError(RuntimeError):
+    """A job raised an exception; the message carries the worker's traceback."""
+
+
+def train(job: Job, warm: set[str]) -> Iterator[Row]:
+    """Yield a job's rows. One BLAS thread, so that neither clocks nor last bits depend on other jobs.
+
+    The first run of a policy in a process is preceded by one epoch that nobody records: compilation is no
+    cost of training.
+    """
+    with threadpool_limits(1), np.errstate(all="ignore"):
+        if repr(job.policy) not in warm:
+            warm.add(repr(job.policy))
+            once = Settings(job.settings.step_size, 1, job.settings.cohort, job.settings.local_steps)
+            for _ in job.task.train(job.policy, job.seed, once):
+                pass
+        yield from job.task.train(job.policy, job.seed, job.settings)
+
+
+def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
+    """Run all jobs on so many processes (1: in this one); reports of several jobs may interleave."""
+    if processes <= 1 or len(jobs) <= 1:
+        warm: set[str] = set()
+        for number, job in enumerate(jobs):
+            for row in train(job, warm):
+                yield Report(number, row)
+            yield Report(number, None)
+        return
+    _check_travel(jobs)
+    workers = [_hire() for _ in range(min(processes, len(jobs)))]
+    try:
+        yield from _serve(jobs, dict(workers))
+    finally:
+        for line, process in workers:
+            line.close()
+            process.terminate()
+        for _, process in workers:
+            process.join()
+
+
+def _serve(jobs: Sequence[Job], workers: dict[Any, Any]) -> Iterator[Report]:
+    waiting, idle = list(range(len(jobs)))[::-1], list(workers)
+    busy: dict[Any, int] = {}
+    while waiting or busy:
+        while waiting and idle:
+            free, number = idle.pop(), waiting.pop()
+            free.send(jobs[number])
+            busy[free] = number
+        for ready in wait(list(busy)):
+            line: Any = ready
+            number = busy[line]
+            try:
+                kind, value = line.recv()
+            except (EOFError, ConnectionError):
+                raise JobError(f"a worker process died while training {jobs[number].label}") from None
+            if kind == "error":
+                raise JobError(value)
+            yield Report(number, value)
+            if value is None:
+                del busy[line]
+                idle.append(line)
+
+
+def _hire() -> tuple[Connection, Any]:
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve_line, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
+def _serve_line(line: Connection) -> None:
+    """Train whatever comes in; ends when the other side does, whatever killed it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warm: set[str] = set()
+    with suppress(EOFError, ConnectionError):
+        while True:
+            job = line.recv()
+            try:
+                for row in train(job, warm):
+                    line.send(("row", row))
+                line.send(("row", None))
+            except (EOFError, ConnectionError):
+                raise
+            except Exception:
+                line.send(("error", traceback.format_exc()))
+    os._exit(0)
+
+
+def _check_travel(jobs: Sequence[Job]) -> None:
+    for job in {job.label: job for job in jobs}.values():
+        try:
+            pickle.dumps(job)
+        except Exception as error:
+            raise ValueError(f"{job.label} cannot travel to a worker process ({error}); use jobs=1") from None

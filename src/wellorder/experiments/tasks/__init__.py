@@ -1,0 +1,32 @@
+"""Tasks to compare orders on, by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from wellorder.experiments.names import meant
+from wellorder.experiments.tasks.task import ProblemTask, Task, problem_task
+
+TASKS = {
+    "quadratics": "wellorder.experiments.tasks.embedded:quadratics",
+    "digits": "wellorder.experiments.tasks.embedded:digits",
+    "digits-mlp": "wellorder.experiments.tasks.embedded:digits_mlp",
+}
+"""Where each task is made: a module and a function without arguments. Modules are imported on demand."""
+
+
+def task_of(name: str) -> Task:
+    """Make the task called ``name``.
+
+    >>> task_of("digit")
+    Traceback (most recent call last):
+    ValueError: task 'digit' is unknown; did you mean digits?
+    """
+    if name not in TASKS:
+        raise ValueError(f"task {name!r} is unknown; {meant(name, list(TASKS))}")
+    module, function = TASKS[name].split(":")
+    task: Task = getattr(import_module(module), function)()
+    return task
+
+
+__all__ = ["TASKS", "ProblemTask", "Task", "problem_task", "task_of"]

@@ -1,0 +1,101 @@
+"""The paper's two-stage grid search for the step size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+COARSE = (1e-2, 1e-1, 1e0)
+Loss = Callable[[Sequence[float]], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best step size, everything that was tried, and whether the search ended at its edge."""
+
+    best: float
+    coarse: tuple[float, ...]
+    fine: tuple[float, ...]
+    tried: dict[float, float]
+    edge: str
+    """"low", "high", or "" where the best value has tried neighbours on both sides."""
+
+    @property
+    def note(self) -> str:
+        """What a reader should know about the search, in words."""
+        found = (
+            f"best step size {self.best:.3g} of {', '.join(f'{value:.3g}' for value in sorted(self.tried))}"
+        )
+        if not self.edge:
+            return found
+        other = "smaller" if self.edge == "low" else "larger"
+        return f"{found}: at the grid's edge, so a {other} one may be better still; widen the grid"
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for JSON, where a diverged loss is null."""
+        tried = [[value, loss if np.isfinite(loss) else None] for value, loss in self.tried.items()]
+        return {
+            "best": self.best,
+            "coarse": self.coarse,
+            "fine": self.fine,
+            "tried": tried,
+            "edge": self.edge,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Search:
+        """Undo `as_data`."""
+        tried = {float(value): np.inf if loss is None else float(loss) for value, loss in data["tried"]}
+        return cls(data["best"], tuple(data["coarse"]), tuple(data["fine"]), tried, data["edge"])
+
+
+def fine_grid(best: float) -> tuple[float, float, float]:
+    """The value and its neighbours half a decade away.
+
+    >>> [round(value, 4) for value in fine_grid(0.1)]
+    [0.0316, 0.1, 0.3162]
+    """
+    middle = float(np.log10(best))
+    return float(10 ** (middle - 0.5)), float(best), float(10 ** (middle + 0.5))
+
+
+def two_stage(losses: Loss, coarse: Sequence[float] = COARSE) -> Search:
+    """Search a coarse grid, then half a decade about its best value (``tab:grid search:cnn``).
+
+    Parameters
+    ----------
+    losses
+        From step sizes to their losses, lower is better; a diverged one is NaN or infinite. Called twice, so
+        that each stage can run in parallel.
+    coarse
+        The first grid.
+
+    >>> two_stage(lambda grid: [abs(np.log10(value) + 1.4) for value in grid]).best.__round__(4)
+    0.0316
+    """
+    first = tuple(sorted(float(value) for value in coarse))
+    if not first or first[0] <= 0 or not np.isfinite(first[-1]):
+        raise ValueError(f"coarse={tuple(coarse)}: pass one or more positive step sizes")
+    tried = _evaluate(losses, first)
+    second = fine_grid(_best(tried))
+    tried |= _evaluate(losses, [value for value in second if value not in tried])
+    best = _best(tried)
+    edge = "low" if best == min(tried) else "high" if best == max(tried) else ""
+    return Search(best, first, second, tried, edge)
+
+
+def _evaluate(losses: Loss, grid: Sequence[float]) -> dict[float, float]:
+    found = [float(loss) for loss in losses(grid)]
+    return {value: loss if np.isfinite(loss) else np.inf for value, loss in zip(grid, found, strict=True)}
+
+
+def _best(tried: dict[float, float]) -> float:
+    """The lowest loss; the smaller step size on a tie."""
+    best = min(sorted(tried), key=tried.__getitem__)
+    if np.isinf(tried[best]):
+        grid = ", ".join(f"{value:.3g}" for value in sorted(tried))
+        raise ValueError(f"every step size of {grid} diverged; pass smaller ones")
+    return best
