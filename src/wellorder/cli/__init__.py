@@ -2,7 +2,7 @@
 
 import typer
 
-from wellorder.cli import bounds, listing
+from wellorder.cli import bounds, compare, listing, reproduce
 
 app = typer.Typer(
     name="wellorder",
@@ -10,6 +10,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("compare")(compare.command)
+app.add_typer(reproduce.app, name="reproduce")
 app.command("list")(listing.command)
 app.command("bounds")(bounds.command)
 
