@@ -188,12 +188,13 @@ def _words(
         f"{best.policy} has the smallest {least}: min ‖∇f(x_q)‖² ≤ {best.bound:.3g} "
         f"with step size {best.step_size:.3g}."
     ]
-    if len(ranking) > 1 and margin < 1.01:
-        lines.append(
-            f"The theory hardly tells it from {ranking[1].policy} here: they differ by less than 1 %."
+    if len(ranking) > 1:
+        second = ranking[1].policy + (
+            "" if ranking[1].proof == ranking[1].method else ", as an arbitrary order"
         )
-    elif len(ranking) > 1:
-        lines.append(f"Next is {ranking[1].policy}, {margin:.3g} times larger.")
+        close = "less than 1 % behind: the theory hardly tells them apart"
+        far = close if margin < 1.01 else f"{margin:.3g} times larger"
+        lines.append(f"Next is {second}, {far}.")
     other = min(ranking, key=lambda c: c.rate if by == "bound" else c.bound)
     if other.policy != best.policy:
         name = "table's rates, without constants," if by == "bound" else "bounds with all constants"
