@@ -3,8 +3,51 @@
 Importing this package never imports torch: what needs it is loaded on first use.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from wellorder.federated.algorithm import fedavg
 from wellorder.federated.clients import Clients, clients
+from wellorder.federated.config import Config, paper
 from wellorder.federated.local import FullGradient, LocalSGD
 
-__all__ = ["Clients", "FullGradient", "LocalSGD", "clients", "fedavg"]
+if TYPE_CHECKING:
+    from wellorder.federated.engine import Simulation, simulate, simulate_many
+    from wellorder.federated.store import ClientData, federate
+
+__all__ = [
+    "ClientData",
+    "Clients",
+    "Config",
+    "FullGradient",
+    "LocalSGD",
+    "Simulation",
+    "clients",
+    "fedavg",
+    "federate",
+    "paper",
+    "simulate",
+    "simulate_many",
+]
+_LAZY = {
+    "ClientData": "store",
+    "Simulation": "engine",
+    "federate": "store",
+    "simulate": "engine",
+    "simulate_many": "engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs torch when it is first asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(f"wellorder.federated.{_LAZY[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs torch: pip install 'wellorder[torch]'", name="torch"
+        ) from error

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 ALIGN = 8
 """Every parameter starts at a multiple of so many numbers, so that tensor cores may read it in place."""
 
+BLOCK = 2048
+"""Rows of large models are whole blocks of so many numbers."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in a row of ``width`` numbers; the gaps between them are and stay zero."""
+    """Where each parameter lies in a row of ``width`` numbers; the gaps are and stay zero."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -33,15 +36,17 @@ class Layout:
 
     @property
     def width(self) -> int:
-        return sum(self.sizes)
+        """The length of a row: whole blocks, so that long products can be cut into equal parts."""
+        return -(-sum(self.sizes) // BLOCK) * BLOCK if self.dim > BLOCK else sum(self.sizes)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows (…, width) as named parameters (…, *shape), sharing memory; autograd passes through."""
-        parts = rows.split(self.sizes, dim=-1)
-        return {
-            name: part[..., : prod(shape)].unflatten(-1, shape or (1,)) if shape else part[..., 0]
-            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-        }
+        *parts, _ = rows.split([*self.sizes, self.width - sum(self.sizes)], dim=-1)
+        named = {}
+        for name, part, shape in zip(self.names, parts, self.shapes, strict=True):
+            own = part if prod(shape) == part.shape[-1] else part[..., : prod(shape)]
+            named[name] = own.unflatten(-1, shape) if shape else own[..., 0]
+        return named
 
     def flat(self, parameters: dict[str, Tensor]) -> Tensor:
         """One row of float64 from named parameters."""

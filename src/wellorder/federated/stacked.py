@@ -118,10 +118,11 @@ def _conv(module: nn.Conv2d, name: str, half: bool, *, bias: bool = True) -> Lay
 
 def _linear(module: nn.Linear, name: str, half: bool) -> Layer:
     def run(p: Parameters, x: Tensor) -> Tensor:
-        weight = p[f"{name}weight"].transpose(1, 2)
+        weight = p[f"{name}weight"]
         if half:
             x, weight = x.bfloat16(), weight.bfloat16()
-        y: Tensor = torch.bmm(x.flatten(1, -2), weight).unflatten(1, x.shape[1:-1])
+        rows = torch.bmm(weight, x.flatten(1, -2).transpose(1, 2)).transpose(1, 2)
+        y: Tensor = rows.unflatten(1, x.shape[1:-1])
         return y + _bias(p, name, y, half) if module.bias is not None else y
 
     return run

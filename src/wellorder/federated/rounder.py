@@ -1,0 +1,253 @@
+"""The rounds of an epoch, eagerly or as a captured CUDA graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from wellorder.federated.balancer import Balancer, balances, rows_of
+from wellorder.federated.chunk import Chunk, empty_chunk, fill, put, work_of
+from wellorder.federated.counter import bits, key_of
+from wellorder.federated.graph import Captured
+from wellorder.federated.plan import Epoch, weights_of
+from wellorder.federated.training import Batches, Seen, train_round
+from wellorder.policies import GraB, PairGraB
+
+if TYPE_CHECKING:
+    from wellorder.federated.engine import Engine
+
+Ints = npt.NDArray[np.int64]
+Who = tuple[Ints, Ints]
+"""A round's clients (R, S), and how many places are taken in each run (R,)."""
+HOST = ("cpu",)
+"""Devices whose signals the host sees without a copy, so that it balances them itself."""
+NUMBERS = 2**24
+"""Random numbers drawn ahead for one stretch of rounds, at most."""
+
+
+class Rounder:
+    """Trains the rounds of an epoch for all runs of an engine.
+
+    GraB and PairGraB are balanced on the accelerator, where there is one; every other policy that watches is
+    shown its signals by the host, round by round.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        config, device = engine.config, engine.servers.device
+        self.width = config.sketch or engine.servers.shape[1]
+        self.signs = self._sketch_signs() if config.sketch else None
+        watching = [r for r, run in enumerate(engine.runs) if run.policy.needs.at_visits()]
+        on_device = [r for r in watching if device.type not in HOST and balances(engine.runs[r].policy)]
+        self.told = [r for r in watching if r not in on_device]
+        self.groups = [
+            Group(engine, kind, [r for r in on_device if isinstance(engine.runs[r].policy, kind)], self.width)
+            for kind in (GraB, PairGraB)
+        ]
+        self.groups = [group for group in self.groups if group.members]
+        self.chunk: Chunk | None = None
+        self.signals: Tensor | None = None
+        self.captured: Captured | None = None
+
+    def epoch(self, epoch: int, plan: Epoch) -> None:
+        """Train all rounds of one epoch, moving the engine's servers."""
+        engine, config = self.engine, self.engine.config
+        clients = torch.from_numpy(plan.clients)
+        sizes = engine.data.partition.sizes if config.weighting == "size" else None
+        weights = torch.from_numpy(weights_of(plan, sizes)).to(engine.store.dtype)
+        keys = engine.keys(epoch)
+        chunk = self._buffers(len(plan.counts))
+        for group in self.groups:
+            group.open(plan, chunk.rounds)
+        for start in range(0, len(plan.counts), chunk.rounds):
+            stop = min(start + chunk.rounds, len(plan.counts))
+            part = clients[start:stop].to(engine.servers.device)
+            if config.local is None:
+                fill(chunk, engine.store, part, keys, engine.shape, config.batch is None)
+            else:
+                self._inner_places(chunk, part, keys)
+            chunk.weights[: stop - start] = weights[start:stop]
+            for group in self.groups:
+                group.fill(start, stop)
+            for turn in range(start, stop):
+                self._round(chunk, plan, turn)
+            for group in self.groups:
+                group.read(start, stop)
+        for group in self.groups:
+            group.close()
+
+    def _round(self, chunk: Chunk, plan: Epoch, turn: int) -> None:
+        engine = self.engine
+        if engine.servers.is_cuda and engine.config.graph and engine.config.local is None:
+            if self.captured is None:
+                self.captured = Captured(lambda: self.body(chunk, None), self._changed(chunk))
+            self.captured.replay()
+        else:
+            self.body(chunk, (plan.clients[turn], plan.counts[turn]))
+        for r in self.told:
+            count = int(plan.counts[turn, r])
+            self._tell(r, plan.clients[turn, r, :count], count)
+        if engine.config.local is not None:
+            for r, run in enumerate(engine.runs):
+                for client in plan.clients[turn, r, : plan.counts[turn, r]]:
+                    run.inner.leave(int(client))  # type: ignore[union-attr]
+
+    def body(self, chunk: Chunk, who: Who | None) -> None:
+        """One round, in place: servers, balancers and the round's number; the same eagerly and captured."""
+        engine = self.engine
+        work, weights = work_of(chunk, engine.store)
+        if who is not None:
+            places = range(engine.config.cohort)
+            taken = tuple(bool(place < count) for count in who[1] for place in places)
+            work = Batches(work.inputs, work.labels, work.real, taken)
+        seen = self._watch(*who) if who is not None and engine.config.local is not None else None
+        after, moves = train_round(engine.trainer, engine.servers, work, weights, engine.step_sizes, seen)
+        if self.groups or self.told:
+            signals = self._sketches(moves)
+            for group in self.groups:
+                group.step(signals, chunk.at)
+            if self.told:
+                self.signals = signals if self.signals is None else self.signals.copy_(signals)
+        engine.servers.copy_(after)
+        chunk.at.add_(1)
+
+    def _tell(self, r: int, units: Ints, count: int) -> None:
+        """Show a run's policy the round's signals; units whose signals are not finite stay unobserved."""
+        run = self.engine.runs[r]
+        rows = self.signals[r, :count] / self.engine.step_sizes[r]  # type: ignore[index]
+        finite = torch.isfinite(rows).all(dim=1)
+        if bool(finite.all()):
+            run.state = run.policy.observe(run.state, units, rows)
+        elif bool(finite.any()):
+            run.state = run.policy.observe(run.state, units[finite.cpu().numpy()], rows[finite])
+
+    def sketched(self, signals: Tensor, r: int) -> Tensor:
+        """A run's signals (S, width) as (S, k): k sums of randomly signed numbers; or as they are."""
+        if self.signs is None:
+            return signals
+        signed = torch.nn.functional.pad(signals * self.signs[r], (0, -signals.shape[1] % self.width))
+        sketch: Tensor = signed.unflatten(1, (-1, self.width)).sum(dim=1)
+        return sketch
+
+    def _sketches(self, moves: Tensor) -> Tensor:
+        if self.signs is None:
+            return moves
+        return torch.stack([self.sketched(rows, r) for r, rows in enumerate(moves)])
+
+    def _sketch_signs(self) -> Tensor:
+        engine = self.engine
+        index = np.arange(engine.servers.shape[1])
+        rows = [bits(key_of(run.config.seed, 0, "sketch"), index) & np.uint64(1) for run in engine.runs]
+        return torch.from_numpy(np.array(rows, np.float64) * 2 - 1).to(engine.servers)
+
+    def _buffers(self, rounds: int) -> Chunk:
+        """One chunk for the whole run, as long as an epoch unless its random numbers would not fit."""
+        engine, shape = self.engine, self.engine.shape
+        if self.chunk is None:
+            lanes = len(engine.runs) * engine.config.cohort
+            each = lanes * max(shape.passes * shape.longest, shape.steps * shape.batch)
+            length = 1 if engine.config.local is not None else max(1, min(rounds, NUMBERS // each))
+            self.chunk = empty_chunk(length, len(engine.runs), engine.config.cohort, shape, engine.store)
+        return self.chunk
+
+    def _changed(self, chunk: Chunk) -> list[Tensor]:
+        """All that a round changes, to be put back after trial rounds."""
+        return [self.engine.servers, chunk.at, *(t for group in self.groups for t in group.changed)]
+
+    def _inner_places(self, chunk: Chunk, clients: Tensor, keys: tuple[Tensor, Tensor]) -> None:
+        engine = self.engine
+        fill(chunk, engine.store, clients, keys, engine.shape, whole=False)
+        pairs = [
+            [engine.runs[r].inner.places(int(c)) for c in row]  # type: ignore[union-attr]
+            for r, row in enumerate(clients[0].tolist())
+        ]
+        places, real = (
+            torch.from_numpy(np.array([[[pair[i] for pair in row] for row in pairs]])) for i in (0, 1)
+        )
+        device = engine.servers.device
+        put(chunk, engine.store, clients, places.to(device), real.to(device))
+
+    def _watch(self, clients: Ints, counts: Ints) -> Seen | None:
+        """A function that shows each client's own policy the gradients of its steps, if it wants any."""
+        runs, cohort = self.engine.runs, self.engine.config.cohort
+        if not runs[0].inner.watches:  # type: ignore[union-attr]
+            return None
+
+        def seen(step: int, grads: Tensor, work: Batches) -> Batches:
+            for r, run in enumerate(runs):
+                for place in range(counts[r]):
+                    run.inner.see(int(clients[r, place]), step, grads[r * cohort + place])  # type: ignore[union-attr]
+            return work
+
+        return seen
+
+
+class Group:
+    """Runs of one balancing policy class, balanced on the device side by side."""
+
+    def __init__(
+        self, engine: Engine, kind: type[GraB] | type[PairGraB], members: list[int], width: int
+    ) -> None:
+        self.engine, self.members = engine, members
+        self.pairs = kind is PairGraB
+        self.policies: list[Any] = [engine.runs[r].policy for r in members]
+        if members:
+            cohort, device = engine.config.cohort, engine.servers.device
+            self.index = torch.tensor(members, device=device)
+            self.balancer = Balancer(self.policies[0], engine.step_sizes[self.index], cohort, width)
+            self.rows: Tensor | None = None
+
+    @property
+    def changed(self) -> list[Tensor]:
+        return [*self.balancer.buffers, self.values]
+
+    def open(self, plan: Epoch, rounds: int) -> None:
+        """Say for the whole epoch which rows form differences, and by which thresholds they are decided."""
+        cohort, count = self.engine.config.cohort, self.balancer.count
+        per_run = [rows_of(plan.counts[:, r], cohort, pairs=self.pairs) for r in self.members]
+        offsets = (np.arange(len(self.members)) * (cohort + 1))[:, None, None]
+        self._rows = np.stack([rows for rows, _ in per_run], axis=1) + offsets
+        self._real = np.stack([real for _, real in per_run], axis=1)
+        self._thresholds = np.zeros((len(plan.counts), len(self.members), count))
+        for g, r in enumerate(self.members):
+            real, state = self._real[:, g], self.engine.runs[r].state
+            drawn = self.policies[g].rule.thresholds(state.seed, state.epoch, 0, int(real.sum()))
+            self._thresholds[:, g][np.arange(count) < real[:, None]] = drawn
+        regular = self.pairs and cohort % 2 == 0 and bool((self._real == cohort // 2).all())
+        if self.rows is None:
+            device = self.engine.servers.device
+            self.rows = torch.zeros(rounds, *self._rows.shape[1:], dtype=torch.int64, device=device)
+            self.thresholds = torch.zeros(
+                rounds, *self._thresholds.shape[1:], dtype=torch.float64, device=device
+            )
+            self.values = torch.zeros_like(self.thresholds)
+            always = type(self.engine.config.availability).__name__ == "Always"
+            self.regular = regular and always
+        self._decided: list[npt.NDArray[np.float64]] = []
+        self.balancer.load([self.engine.runs[r].state for r in self.members])
+
+    def fill(self, start: int, stop: int) -> None:
+        self.rows[: stop - start] = torch.from_numpy(self._rows[start:stop])  # type: ignore[index]
+        self.thresholds[: stop - start] = torch.from_numpy(self._thresholds[start:stop])
+
+    def step(self, signals: Tensor, at: Tensor) -> None:
+        rows = self.rows.index_select(0, at)[0]  # type: ignore[union-attr]
+        own = signals if len(self.members) == len(signals) else signals.index_select(0, self.index)
+        self.balancer.step(own, rows, self.thresholds.index_select(0, at)[0], self.regular)
+        self.values.index_copy_(0, at, self.balancer.values[None])
+
+    def read(self, start: int, stop: int) -> None:
+        self._decided.append(np.array(self.values[: stop - start].cpu().numpy()))
+
+    def close(self) -> None:
+        """Write the epoch's decisions into the runs' states."""
+        values = np.concatenate(self._decided)
+        mask = np.arange(self.balancer.count) < self._real[..., None]
+        decided = [values[:, g][mask[:, g]] for g in range(len(self.members))]
+        states = [self.engine.runs[r].state for r in self.members]
+        for r, state in zip(self.members, self.balancer.close(states, decided, self.policies), strict=True):
+            self.engine.runs[r].state = state
