@@ -11,8 +11,10 @@ import numpy as np
 
 from wellorder.experiments.compare import Comparison
 from wellorder.experiments.folder import machine, versions
-from wellorder.experiments.plan import Plan
+from wellorder.experiments.names import policy_of
+from wellorder.experiments.plan import Config, Plan, resolve
 from wellorder.experiments.tasks import TASKS
+from wellorder.order import describe
 from wellorder.report.page import Page, render
 from wellorder.report.pictures import costs, picture, save_picture
 from wellorder.report.table import curves, write_text
@@ -87,18 +89,33 @@ def command_of(plan: Plan) -> str:
     settings, described = plan.settings, plan.described()
     words = ["wellorder", "compare", "--task", plan.task.name]
     for label, rule in described["policies"].items():
-        plain = rule if label in (rule, rule.partition("(")[0]) else f"{label}={rule}"
-        words += ["--policy", plain if plain != rule or "(" not in rule else label]
-    words += ["--epochs", str(settings.epochs), "--seed", *" --seed ".join(map(str, plan.seeds)).split()]
+        words += ["--policy", label if _names(label, rule) else f"{label}={rule}"]
+    words += ["--epochs", str(settings.epochs)]
+    if plan.seeds == tuple(range(len(plan.seeds))):
+        words += ["--seeds", str(len(plan.seeds))]
+    else:
+        words += [word for seed in plan.seeds for word in ("--seed", str(seed))]
     words += {"": ["--lr", repr(settings.step_size)], "baseline": ["--tune"], "each": ["--tune-each"]}[
         plan.tune
     ]
     for option, value, usual in (
         ("--cohort", settings.cohort, 1), ("--local-steps", settings.local_steps, 1),
-        ("--server-step", settings.server_step, 1.0), ("--baseline", plan.baseline, plan.baseline),
+        ("--server-step", settings.server_step, 1.0), ("--baseline", plan.baseline, _usual(plan)),
     ):  # fmt: skip
         words += [] if value == usual else [option, str(value)]
     return shlex.join(words)
+
+
+def _names(label: str, rule: str) -> bool:
+    """Whether the label by itself makes the policy."""
+    try:
+        return describe(policy_of(label)) == rule
+    except ValueError:
+        return False
+
+
+def _usual(plan: Plan) -> str:
+    return resolve(plan.task, Config(policies=plan.policies)).baseline
 
 
 def _spread(values: Any) -> dict[str, float | None]:

@@ -36,6 +36,19 @@
     });
   }
 
+  // Whole decades where there are several; on a linear axis the first epochs would flatten all that follows.
+  function scale(chart) {
+    const all = data.policies.flatMap(({ name }) => {
+      const { low, high } = chart.metric.curves[name];
+      const skip = chart.log ? 0 : Math.ceil(low.length / 10);
+      return low.slice(skip).concat(high.slice(skip));
+    }).filter((v) => v !== null && (!chart.log || v > 0));
+    const [least, most] = [Math.min(...all), Math.max(...all)];
+    if (chart.log) return { type: "log", dtick: Math.log10(most / least) > 1.7 ? 1 : "D2", minor: { ticks: "outside", ticklen: 2, tickcolor: css("--line") } };
+    const air = (most - least || Math.abs(most) || 1) * 0.06;
+    return { type: "linear", range: all.length ? [least - air, most + air] : undefined, nticks: 7 };
+  }
+
   function layout(chart) {
     const ticks = { gridcolor: css("--grid"), linecolor: css("--line"), zeroline: false, tickcolor: css("--line"), ticks: "outside", ticklen: 4, automargin: true };
     return {
@@ -48,8 +61,7 @@
       dragmode: matchMedia("(pointer: coarse)").matches || innerWidth < 760 ? false : "zoom",
       xaxis: { ...ticks, title: { text: data.words[chart.x], standoff: 8 }, hoverformat: ".4~g", rangemode: "tozero" },
       yaxis: {
-        ...ticks, type: chart.log ? "log" : "linear", dtick: chart.log ? undefined : null,
-        tickformat: chart.metric.percent ? ".1~%" : undefined, exponentformat: "power", nticks: 7,
+        ...ticks, ...scale(chart), tickformat: chart.metric.percent ? ".1~%" : undefined, exponentformat: "power",
       },
     };
   }

@@ -82,13 +82,7 @@ def _item(verdict: Verdict) -> str:
 
 def _results(page: Page) -> str:
     """The table of final values: median over seeds, and the range of the seeds."""
-    first = page.metrics[0].label
-    heads = [
-        "policy",
-        *(metric.label for metric in page.metrics),
-        f"epochs to {page.baseline}'s {first}",
-        "time to it",
-    ]
+    heads = ["policy", *(metric.label for metric in page.metrics), "epochs to match", "time to match"]
     judged = {verdict.policy: verdict for verdict in page.verdicts}
     rows = []
     for policy, colour in colours_of(policies_of(page.table)).items():
@@ -104,7 +98,12 @@ def _results(page: Page) -> str:
         labelled = zip(heads, cells, strict=True)
         rows.append("<tr>" + "".join(f'<td data-label="{escape(h)}">{c}</td>' for h, c in labelled) + "</tr>")
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    note = (
+        f"Medians over seeds, and their range. To match: what it took to reach {page.baseline}'s final "
+        f"{page.metrics[0].label}, as a multiple of what {page.baseline} took."
+    )
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"{body}<p>{escape(note)}</p>"
 
 
 def _data(page: Page) -> str:

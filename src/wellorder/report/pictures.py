@@ -41,13 +41,8 @@ def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -
     colours = colours_of(policies_of(table))
     for policy, colour in colours.items():
         values, along = curves(table, policy, metric.column), np.median(curves(table, policy, x), axis=0)
-        values = np.where(np.isfinite(values), values, np.nan)
-        with np.errstate(all="ignore"):
-            low, middle, high = (
-                np.nanmin(values, axis=0),
-                np.nanmedian(values, axis=0),
-                np.nanmax(values, axis=0),
-            )
+        bounds = (np.min(values, axis=0), np.median(values, axis=0), np.max(values, axis=0))
+        low, middle, high = (np.where(np.isfinite(line), line, np.nan) for line in bounds)
         axes.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(along, middle, color=colour, label=policy)
     if metric.log:

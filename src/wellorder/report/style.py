@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 COLOURS = (
-    "#64748b",
-    "#d97706",
-    "#0d9488",
-    "#7c3aed",
-    "#2563eb",
-    "#db2777",
-    "#65a30d",
-    "#dc2626",
-    "#0891b2",
-    "#a16207",
-)
+    "#64748b", "#d97706", "#0d9488", "#c026d3", "#3b82f6",
+    "#65a30d", "#dc2626", "#0891b2", "#92400e", "#7c3aed",
+)  # fmt: skip
 """Told apart by most eyes, and readable on white and on near-black."""
 
 KNOWN = {

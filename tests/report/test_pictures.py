@@ -1,0 +1,49 @@
+"""Pictures: the same table gives the same file, and lost runs do not break it."""
+
+import numpy as np
+import pytest
+
+from wellorder.report import Metric, picture, save_picture, table_of
+from wellorder.report.pictures import costs
+from wellorder.report.style import COLOURS, colours_of
+
+METRICS = (
+    Metric("loss", "loss"),
+    Metric("accuracy", "accuracy", log=False, percent=True, lower_is_better=False),
+)
+
+
+def table(value=1.0):
+    return table_of(
+        {
+            "policy": p,
+            "seed": s,
+            "epoch": e,
+            "loss": value / (e + 1),
+            "accuracy": 0.5,
+            "gradients": e,
+            "seconds": e,
+        }
+        for p in ("RR", "PairGraB")
+        for s in (0, 1)
+        for e in range(4)
+    )
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf"])
+def test_the_same_table_gives_the_same_picture(tmp_path, suffix):
+    for name in ("a", "b"):
+        save_picture(picture(table(), METRICS, "title"), tmp_path / f"{name}{suffix}")
+    assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def test_runs_that_diverged_are_drawn_without_complaint(tmp_path):
+    save_picture(costs(table(np.inf), METRICS[0]), tmp_path / "lost.png")
+    assert (tmp_path / "lost.png").stat().st_size > 1000
+
+
+def test_policies_keep_their_colours_and_strangers_get_free_ones():
+    chosen = colours_of(["mine", "PairGraB", "RandomReshuffling", "yours"])
+    assert chosen["PairGraB"] == COLOURS[4]
+    assert len(set(chosen.values())) == 4
+    assert len(colours_of([f"p{i}" for i in range(25)])) == 25

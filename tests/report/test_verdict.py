@@ -1,0 +1,124 @@
+"""Verdicts: right in planted cases."""
+
+import numpy as np
+import pytest
+
+from wellorder.report.table import Metric, table_of
+from wellorder.report.verdict import Kind, final_values, headline, verdicts
+
+LOSS = Metric("loss", "loss")
+ACCURACY = Metric("accuracy", "accuracy", lower_is_better=False, log=False, percent=True)
+
+
+def planted(policies, seeds=5, epochs=40, noise=0.1, column="loss", pace=1.0):
+    """Losses that fall to ``floor`` at ``rate``, with noise of each seed's own; ``seconds`` an epoch."""
+    rows = []
+    for label, (floor, rate, seconds, stream) in policies.items():
+        for seed in range(seeds):
+            draw = np.random.default_rng([seed, stream])
+            for epoch in range(epochs + 1):
+                value = (floor + np.exp(-rate * epoch)) * np.exp(noise * draw.standard_normal())
+                if column == "accuracy":
+                    value = 1 - value
+                rows.append({
+                    "policy": label, "seed": seed, "epoch": epoch, column: value,
+                    "gradients": 100 * epoch, "seconds": seconds * epoch * pace,
+                })  # fmt: skip
+    return table_of(rows)
+
+
+def test_a_clear_win_is_called_better_with_its_epochs_and_time():
+    table = planted({"RR": (0, 0.1, 1.0, 0), "PairGraB": (0, 0.2, 1.2, 1)}, noise=0.01)
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.kind is Kind.BETTER
+    assert found.epochs == pytest.approx(0.5, abs=0.05)
+    assert found.gradients == pytest.approx(found.epochs)
+    assert found.seconds == pytest.approx(1.2 * found.epochs)
+    assert (
+        f"reached RR's final loss in {found.epochs:.2f} of its epochs and {found.seconds:.2f} of its time"
+        in found.text
+    )
+    assert found.text.endswith("difference outside the seeds' spread: yes, better.")
+    assert "PairGraB does better than RR" in headline([found], "RR")
+
+
+def test_a_clear_loss_is_called_worse():
+    table = planted({"RR": (0.01, 0.2, 1.0, 0), "SO": (0.1, 0.2, 1.0, 1)})
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.kind is Kind.WORSE
+    assert found.reached == 0
+    assert np.isnan(found.epochs)
+    assert "did not reach RR's final loss" in found.text
+    assert "yes, worse" in found.text
+    assert "No policy does better than RR" in headline([found], "RR")
+
+
+def test_identical_policies_under_two_names_show_no_difference():
+    table = planted({"RR": (0.01, 0.2, 1.0, 0), "the same": (0.01, 0.2, 1.0, 0)})
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.kind is Kind.SAME
+    assert found.final == 1.0
+    assert found.epochs == 1.0
+    assert "no difference" in found.text
+
+
+def test_equal_policies_with_noise_of_their_own_are_rarely_told_apart():
+    called = 0
+    for case in range(200):
+        table = planted({"RR": (0.01, 0.2, 1.0, 2 * case), "B": (0.01, 0.2, 1.0, 2 * case + 1)}, epochs=5)
+        called += verdicts(table, LOSS, "RR")[0].kind is not Kind.SAME
+    assert called <= 20
+
+
+def test_a_small_but_steady_difference_counts_because_seeds_are_paired():
+    rows = []
+    for seed in range(5):
+        level = 10.0**seed
+        for label, factor in (("RR", 1.0), ("B", 0.9)):
+            rows += [
+                {"policy": label, "seed": seed, "epoch": e, "loss": factor * level / (e + 1)}
+                for e in range(9)
+            ]
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.kind is Kind.BETTER
+    assert found.final == pytest.approx(0.9)
+
+
+def test_higher_may_be_better():
+    table = planted({"RR": (0.1, 0.2, 1.0, 0), "B": (0.02, 0.4, 1.0, 1)}, column="accuracy")
+    (found,) = verdicts(table, ACCURACY, "RR")
+    assert found.kind is Kind.BETTER
+    assert "points" in found.text
+    (found,) = verdicts(table, ACCURACY, "B")
+    assert found.kind is Kind.WORSE
+
+
+def test_a_diverged_policy_is_worse_and_a_diverged_baseline_is_beaten():
+    table = planted({"RR": (0.01, 0.2, 1.0, 0), "B": (np.inf, 0.2, 1.0, 1)})
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.kind is Kind.WORSE
+    assert found.text == "B diverged in 5 of 5 seeds."
+    (found,) = verdicts(table, LOSS, "B")
+    assert found.kind is Kind.BETTER
+
+
+def test_one_seed_is_not_judged():
+    table = planted({"RR": (0, 0.1, 1.0, 0), "B": (0, 0.3, 1.0, 1)}, seeds=1)
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.kind is Kind.UNJUDGED
+    assert "One seed" in headline([found], "RR")
+
+
+def test_the_best_comes_first_and_the_baseline_is_not_judged():
+    table = planted({"A": (0.1, 0.2, 1, 0), "RR": (0.05, 0.2, 1, 1), "C": (0.01, 0.2, 1, 2)})
+    assert [found.policy for found in verdicts(table, LOSS, "RR")] == ["C", "A"]
+
+
+def test_an_unknown_baseline_is_refused():
+    with pytest.raises(ValueError, match="choose one of A, B"):
+        verdicts(planted({"A": (0, 1, 1, 0), "B": (0, 1, 1, 0)}), LOSS, "RR")
+
+
+def test_final_values_are_medians_of_the_last_tenth():
+    values = np.arange(101.0)[None]
+    assert final_values(values) == [95.5]
