@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import torch
 from wellorder import IncrementalGradient, RandomReshuffling, drift, expansion, order_error, sgd
 from wellorder.problems import logistic, quadratics
 
