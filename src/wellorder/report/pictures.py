@@ -38,14 +38,15 @@ def house_style() -> Iterator[None]:
 
 def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -> None:
     """Each policy's median over seeds, in a band from the least to the largest seed."""
-    colours = colours_of(policies_of(table))
+    colours, seen = colours_of(policies_of(table)), False
     for policy, colour in colours.items():
         values, along = curves(table, policy, metric.column), np.median(curves(table, policy, x), axis=0)
         bounds = (np.min(values, axis=0), np.median(values, axis=0), np.max(values, axis=0))
         low, middle, high = (np.where(np.isfinite(line), line, np.nan) for line in bounds)
+        seen |= bool((low > 0).any())
         axes.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(along, middle, color=colour, label=policy)
-    if metric.log:
+    if metric.log and seen:
         axes.set_yscale("log", nonpositive="mask")
     if metric.percent:
         axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
