@@ -89,7 +89,7 @@ class ExactSource:
 
     def silent(self) -> AbstractContextManager[None]:
         """Record nothing inside."""
-        return silenced(self.tape, self._glimpse)
+        return silenced(self.tape, self._glimpse, *([self._proof] if self._proof is not None else []))
 
     def _name(self, layer: Layer, inner: str) -> str:
         return self.names[id(layer.parameters[inner])]
@@ -121,6 +121,7 @@ class Proof:
 
     def __init__(self, model: nn.Module, scaler: Scaler | None) -> None:
         self._scaler = scaler
+        self.deaf = False
         self._seen: dict[str, Tensor] = {}
         self._handles = [
             p.register_hook(lambda g, name=name: self._add(name, g))
@@ -129,6 +130,8 @@ class Proof:
         ]
 
     def _add(self, name: str, gradient: Tensor) -> None:
+        if self.deaf:
+            return
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if self._scaler is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from wellorder.order import Order, Policy, describe, rng
+from wellorder.order import Order, Policy, describe, rng, units_of
 from wellorder.policies import Herding
 from wellorder.torch.cut import Cut
 from wellorder.torch.door import check_loader, check_model, check_policy_fits
@@ -68,6 +69,7 @@ def ordered(
     check_model(model)
     rule: Policy[Any] = Herding() if policy is None else policy
     check_policy_fits(rule)
+    units_of(1, seed)
     return OrderedLoader(loader, model, rule, seed=seed, signals=signals, scaler=scaler)
 
 
@@ -94,6 +96,7 @@ class OrderedLoader:
         )
         self._journal = Journal(policy, policy.init(self._cut.units, seed=seed))
         self._given = loader
+        self._plan = Plan()
         self._inner = self._rebuilt(loader)
         self._step, self._resumed, self._turn = 0, False, 0
         self._open: Order | None = None
@@ -130,6 +133,7 @@ class OrderedLoader:
         self._turn += 1
         turn = self._turn
         self._generator.manual_seed(int(rng(self.seed, self.epoch, "workers").integers(2**62)))
+        self._plan.batches = self._cut.batches(self.order, self.epoch, self._step)
         for examples, batch in self._inner:
             if turn != self._turn:
                 raise RuntimeError(
@@ -236,31 +240,32 @@ class OrderedLoader:
         """Make the same loader, but with tagged data and our batches."""
         self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
         data: Any = Tagged(loader.dataset)
-        return DataLoader(
-            data,
-            batch_sampler=Plan(self),
-            num_workers=loader.num_workers,
-            collate_fn=TaggedCollate(loader.collate_fn),
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator if loader.generator is not None else self._generator,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-            pin_memory_device=loader.pin_memory_device,
-        )
+        with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
+            warnings.simplefilter("ignore")
+            return DataLoader(
+                data,
+                batch_sampler=self._plan,
+                num_workers=loader.num_workers,
+                collate_fn=TaggedCollate(loader.collate_fn),
+                pin_memory=loader.pin_memory,
+                timeout=loader.timeout,
+                worker_init_fn=loader.worker_init_fn,
+                multiprocessing_context=loader.multiprocessing_context,
+                generator=loader.generator if loader.generator is not None else self._generator,
+                prefetch_factor=loader.prefetch_factor,
+                persistent_workers=loader.persistent_workers,
+                pin_memory_device=loader.pin_memory_device,
+            )
 
 
 class Plan:
-    """The batch sampler of the present epoch: the rest of its batches, from the present step on."""
+    """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
 
-    def __init__(self, loader: OrderedLoader) -> None:
-        self._loader = loader
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
 
     def __iter__(self) -> Iterator[list[int]]:
-        own = self._loader
-        return iter(own._cut.batches(own.order, own.epoch, own._step))
+        return iter(self.batches)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return len(self.batches)

@@ -21,9 +21,11 @@ def packed(journal: Journal) -> dict[str, Any]:
     """The journal's contents, copied."""
     journal.flush()
     gauge = journal.gauge
+    held = {f.name: getattr(journal.state, f.name) for f in fields(journal.state)}
+    state = replace(journal.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})
     sums = np.stack(gauge.sums) if gauge.sums else np.zeros((0, 0), np.float32)
     return {
-        "policy": {name: _tensor(value) for name, value in state_dict(journal.policy, journal.state).items()},
+        "policy": {name: _tensor(value) for name, value in state_dict(journal.policy, state).items()},
         "counts": {name: getattr(journal, name) for name in COUNTS},
         "errors": torch.tensor(journal.errors, dtype=torch.float64),
         "gauge": {"sums": torch.from_numpy(sums), "counts": torch.tensor(gauge.counts, dtype=torch.int64)},

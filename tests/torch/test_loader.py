@@ -1,0 +1,534 @@
+"""The loader keeps everything but the order: identity, lengths, workers, odd ends, and every kind of loop."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, WithReplacement
+from wellorder.torch import Exact, MicroBatch, OrderedLoader, Sketch, ordered
+
+SIGNALS = ["exact", "sketch", "batch"]
+
+
+class Numbers(Dataset):
+    """Item i is the number i, so that a batch shows which examples it holds."""
+
+    def __init__(self, n):
+        self.n, self.note = n, "mine"
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return torch.tensor([float(i), 1.0]), i
+
+
+def visits(loader):
+    return [batch[1].tolist() for batch in loader]
+
+
+def flat(batches):
+    return [i for batch in batches for i in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("signals", ["sketch", "batch"])
+def test_every_example_comes_once_in_the_planned_order(workers, signals):
+    loader = ordered(
+        DataLoader(Numbers(11), 4, num_workers=workers), nn.Linear(2, 1), PairGraB(), signals=signals
+    )
+    for _ in range(2):
+        order = loader.order.copy()
+        batches = visits(loader)
+        assert len(batches) == len(loader) == 3
+        assert sorted(flat(batches)) == list(range(11))
+        if signals == "sketch":
+            assert flat(batches) == order.tolist()
+
+
+def test_the_first_order_is_a_shuffle_and_depends_on_the_seed_alone():
+    make = lambda seed: ordered(DataLoader(Numbers(50), 5), nn.Linear(2, 1), seed=seed)  # noqa: E731
+    torch.manual_seed(1)
+    one = make(7).order
+    torch.manual_seed(2)
+    assert one.tolist() == make(7).order.tolist() != make(8).order.tolist()
+    assert one.tolist() != list(range(50))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")  # on two cores
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_the_number_of_workers_changes_no_order(workers, signals, make_model, make_loader, train):
+    policy = PairGraB() if signals == "exact" else Herding(2)
+    orders = []
+    for count in (0, workers):
+        model = make_model()
+        loader = ordered(make_loader(num_workers=count), model, policy, signals=signals)
+        orders.append([*train(loader, model, 2), loader.order])
+    np.testing.assert_array_equal(*orders)
+
+
+def test_persistent_workers_and_an_epoch_left_early(make_model, make_loader):
+    model = make_model()
+    loader = ordered(make_loader(num_workers=2, persistent_workers=True), model, PairGraB())
+    first = loader.order.copy()
+    for step, _ in enumerate(loader):
+        if step == 1:
+            break
+    seen = [batch[1].tolist() for batch in loader]
+    assert loader.epoch == 2
+    assert len(seen) == len(loader)
+    assert sorted(loader.order) == sorted(first)
+
+
+@pytest.mark.parametrize("signals", ["sketch", "batch"])
+@pytest.mark.parametrize("policy", [ShuffleOnce(), RandomReshuffling(), FlipFlop(), PairGraB()], ids=str)
+def test_drop_last_starves_nobody(policy, signals):
+    loader = ordered(DataLoader(Numbers(10), 4, drop_last=True), nn.Linear(2, 1), policy, signals=signals)
+    counts = np.zeros(10, int)
+    for _ in range(10):
+        batches = visits(loader)
+        assert [len(b) for b in batches] == [4, 4]
+        assert len(set(flat(batches))) == 8
+        counts[flat(batches)] += 1
+    assert set(counts) == {8}
+
+
+def test_draws_with_replacement_stay_as_they_were_drawn():
+    loader = ordered(DataLoader(Numbers(10), 4, drop_last=True), nn.Linear(2, 1), WithReplacement())
+    order = loader.order.copy()
+    assert flat(visits(loader)) == order[:8].tolist()
+
+
+def test_micro_batches_are_cut_from_a_shuffle_and_stay_together():
+    loader = ordered(DataLoader(Numbers(12), 4), nn.Linear(2, 1), RandomReshuffling(), signals="batch")
+    one, two = ({frozenset(b) for b in visits(loader)} for _ in range(2))
+    assert one == two
+    assert frozenset(range(4)) not in one
+
+
+def test_collate_worker_setup_and_the_data_sets_own_attributes_pass_through():
+    noted = []
+    given = DataLoader(
+        Numbers(6),
+        3,
+        collate_fn=lambda items: {"x": torch.stack([x for x, _ in items]), "i": [i for _, i in items]},
+    )
+    loader = ordered(given, nn.Linear(2, 1))
+    for batch in loader:
+        noted += batch["i"]
+    assert sorted(noted) == list(range(6))
+    assert loader.batch_size == 3
+    assert loader.dataset is given.dataset
+    assert loader._inner.dataset.note == "mine"
+
+
+def test_data_sets_that_fetch_whole_batches_do_so_still():
+    class Whole(Numbers):
+        def __getitems__(self, indices):
+            return [(torch.zeros(2), -i) for i in indices]
+
+    loader = ordered(DataLoader(Whole(4), 2), nn.Linear(2, 1))
+    assert sorted(flat(visits(loader))) == [-3, -2, -1, 0]
+
+
+def test_the_global_random_numbers_are_left_to_the_training(make_model, make_loader):
+    loader = ordered(make_loader(), make_model())
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    for _ in loader:
+        pass
+    assert torch.rand(1) == expected
+
+
+# ---- every kind of loop ----
+
+
+def signs_after_one_epoch(loader):
+    return loader._journal.state.signs
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_a_batch_without_backward_stays_unobserved(signals, make_model, make_loader):
+    model = make_model()
+    loader = ordered(make_loader(n=24, batch=6), model, GraB(), signals=signals)
+    for step, (x, y) in enumerate(loader):
+        if step != 1:
+            functional.cross_entropy(model(x), y).backward()
+        if step == 3:
+            skipped = loader.order[6:12] if signals != "batch" else loader.order[1:2]
+            state = loader.state_dict()["policy"]
+            signs = state["signs"].numpy()
+            at = slice(6, 12) if signals != "batch" else slice(1, 2)
+            assert not signs[at].any()
+            assert np.delete(signs, np.arange(len(signs))[at]).all()
+    assert loader.report().unobserved == len(skipped)
+    assert sorted(loader.order) == list(range(loader.report().units))
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_evaluation_in_the_middle_changes_nothing(signals, make_model, make_loader):
+    orders = []
+    for evaluate in (False, True):
+        model = make_model("lenet")
+        loader = ordered(make_loader("lenet"), model, PairGraB(), signals=signals)
+        for x, y in loader:
+            if evaluate:
+                with torch.no_grad():
+                    model(x[:3])
+                model.eval()
+                model(x[:2])  # with a graph, but never backward
+                model.train()
+            functional.cross_entropy(model(x), y).backward()
+            if evaluate:
+                model(x[:1])
+        orders.append(loader.order.tolist())
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_accumulation_clipping_and_several_backward_passes_see_each_batch_alone(
+    signals, make_model, make_loader
+):
+    orders = []
+    for style in ("plain", "accumulate", "two losses", "clip"):
+        model = make_model()
+        loader = ordered(make_loader(), model, PairGraB(), signals=signals)
+        for x, y in loader:
+            if style != "accumulate":
+                model.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            if style == "two losses":
+                (loss / 2).backward()
+                loss = functional.cross_entropy(model(x), y) / 2
+            loss.backward()
+            if style == "clip":
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        orders.append(loader.order.tolist())
+    assert orders.count(orders[0]) == 4
+
+
+def test_passes_over_other_data_can_be_ignored(make_model, make_loader):
+    orders = []
+    for extra in (False, True):
+        model = make_model()
+        loader = ordered(make_loader(), model, PairGraB(), signals="exact")
+        for x, y in loader:
+            if extra:
+                with loader.ignore():
+                    model(torch.randn(3, 1, 12, 12, dtype=x.dtype)).sum().backward()
+            functional.cross_entropy(model(x), y).backward()
+        orders.append(loader.order.tolist())
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("signals", ["exact", "sketch"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_leaves_its_unit_unobserved(signals, poison, make_model, make_loader):
+    model = make_model()
+    loader = ordered(make_loader(n=24, batch=6), model, GraB(), signals=signals)
+    for step, (x, y) in enumerate(loader):
+        weights = torch.ones(len(x), dtype=x.dtype)
+        if step == 1:
+            weights[2] = poison
+        (functional.cross_entropy(model(x), y, reduction="none") * weights).mean().backward()
+        if step == 2:
+            signs = loader.state_dict()["policy"]["signs"].numpy()
+            assert np.flatnonzero(signs == 0).tolist() == [8, *range(18, 24)]
+    report = loader.report()
+    assert (report.not_finite, report.observed) == (1, 23)
+    assert np.isfinite(report.order_error[0])
+
+
+def test_a_micro_batch_that_is_not_finite_stays_unobserved(make_model, make_loader):
+    model = make_model()
+    loader = ordered(make_loader(n=24, batch=6), model, Herding(), signals="batch")
+    for step, (x, y) in enumerate(loader):
+        (functional.cross_entropy(model(x), y) * (float("inf") if step == 1 else 1.0)).backward()
+    assert (loader.report().not_finite, loader.report().observed) == (1, 3)
+
+
+@pytest.mark.parametrize("signals", ["exact", "sketch", "batch"])
+def test_a_changing_loss_scale_is_undone(signals, make_model, make_loader):
+    class Scale:
+        """Doubles with every batch, as a growing GradScaler does."""
+
+        value = 1.0
+
+        def scale(self, loss):
+            return loss * self.value
+
+    orders = []
+    for scaler in (None, Scale()):
+        model = make_model(dtype=torch.float32)
+        loader = ordered(make_loader(dtype=torch.float32), model, PairGraB(), signals=signals, scaler=scaler)
+        for x, y in loader:
+            loss = functional.cross_entropy(model(x), y)
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if scaler:
+                scaler.value *= 2.0
+        orders.append(loader.order.tolist())
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_a_real_grad_scaler_that_overflows_skips_the_step_and_the_units(signals, make_model, make_loader):
+    model = make_model(dtype=torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=2)
+    loader = ordered(make_loader(dtype=torch.float32), model, GraB(), signals=signals, scaler=scaler)
+    for step, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y) * (1e30 if step == 1 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    report = loader.report()
+    assert report.not_finite == (1 if signals == "batch" else 8)
+    assert report.observed == report.units - report.not_finite
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_autocast_in_bfloat16(signals, kind, make_model, make_loader):
+    model = make_model(kind, dtype=torch.float32)
+    policy = PairGraB() if signals == "exact" else Herding()
+    loader = ordered(make_loader(kind, dtype=torch.float32), model, policy, signals=signals)
+    for x, y in loader:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+    assert loader.report().observed == loader.report().units
+
+
+def test_a_model_moved_to_another_type_after_the_call(make_model, make_loader, train):
+    model = make_model(dtype=torch.float32)
+    loader = ordered(make_loader(), model)
+    train(loader, model.double())
+    assert loader.report().observed == 30
+
+
+def test_the_mean_loss_is_undone_so_that_a_short_batch_weighs_as_it_should(make_model, make_loader):
+    orders = []
+    for reduction, spec in (("mean", Exact()), ("sum", Exact(mean=False))):
+        model = make_model()
+        loader = ordered(make_loader(n=29), model, PairGraB(), signals=spec)
+        for x, y in loader:
+            functional.cross_entropy(model(x), y, reduction=reduction).backward()
+        orders.append(loader.order.tolist())
+    assert orders[0] == orders[1]
+
+
+def test_one_epoch_at_a_time(make_model, make_loader):
+    loader = ordered(make_loader(), make_model())
+    one, two = iter(loader), iter(loader)
+    next(one)
+    next(two)
+    with pytest.raises(RuntimeError, match="once at a time"):
+        next(one)
+
+
+def test_hooks_can_be_taken_off(make_model, make_loader, train):
+    model = make_model()
+    loader = ordered(make_loader(), model, PairGraB(), signals="exact")
+    train(loader, model)
+    loader.remove()
+    order = loader.order.copy()
+    train(loader, model)
+    np.testing.assert_array_equal(loader.order, order)
+    assert not any(module._forward_hooks for module in model.modules())
+    assert not any(p._backward_hooks for p in model.parameters())
+
+
+# ---- signals, and what the report says about them ----
+
+
+def test_herding_on_sketches_lowers_the_order_error(make_model, make_loader, train):
+    errors = {}
+    for policy in (RandomReshuffling(), Herding()):
+        model = make_model(dtype=torch.float32)
+        loader = ordered(make_loader(n=600, batch=4, dtype=torch.float32), model, policy, signals="sketch")
+        train(loader, model, epochs=3, lr=1e-3)
+        errors[type(policy)] = loader.report().order_error
+    assert len(errors[Herding]) == 3
+    assert errors[Herding][0] == pytest.approx(errors[RandomReshuffling][0], rel=1e-6)
+    assert errors[Herding][2] < 0.7 * errors[RandomReshuffling][2]
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_the_estimate_is_near_the_order_error_of_the_true_gradients(
+    signals, make_model, make_loader, make_data
+):
+    from wellorder import order_error
+
+    model = make_model("lenet")
+    loader = ordered(make_loader("lenet", n=240, batch=8), model, PairGraB(), signals=signals)
+    order, rows = loader.order.copy(), {}
+    for x, y in loader:
+        functional.cross_entropy(model(x), y).backward()
+    loader.remove()
+    for u, (x, y) in enumerate(make_data("lenet", 240)):
+        model.zero_grad()
+        functional.cross_entropy(model(x[None]), y[None]).backward()
+        rows[u] = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+    matrix = np.stack([rows[u] for u in range(240)])
+    if signals == "batch":
+        members = loader._cut.batches(np.arange(30), 0)
+        matrix, order, every = np.stack([matrix[m].mean(0) for m in members]), order, 1
+    else:
+        every = 8
+    assert loader.report().order_error[0] == pytest.approx(order_error(matrix, order, every=every), rel=0.35)
+
+
+@pytest.mark.parametrize("kind_of", ["linear", "conv", "grouped", "embedding"])
+def test_sketches_keep_inner_products_on_average(kind_of):
+    torch.manual_seed(0)
+    model, x = {
+        "linear": (nn.Linear(20, 30), torch.randn(4, 3, 20)),
+        "conv": (nn.Conv2d(3, 20, 3, padding=1), torch.randn(4, 3, 6, 6)),
+        "grouped": (nn.Conv1d(8, 40, 3, groups=2, padding=1, padding_mode="circular"), torch.randn(4, 8, 9)),
+        "embedding": (nn.Embedding(50, 30, padding_idx=3), torch.randint(0, 50, (4, 6))),
+    }[kind_of]
+    from wellorder.torch.exact import ExactSource
+    from wellorder.torch.sketching import SketchSource
+
+    exact = ExactSource(Exact(mean=False), model)
+    sources = [SketchSource(Sketch(mean=False), model, seed) for seed in range(100)]
+    for source in (exact, *sources):
+        source.open(4)
+    model(x).pow(3).sum().backward()
+    truth = exact.close().gram()
+    grams = torch.stack([rows @ rows.T for rows in (source.close() for source in sources)])
+    noise = grams.std(0) / 10
+    assert bool(((grams.mean(0) - truth).abs() < 4.5 * noise + 1e-4 * truth.diagonal().max()).all())
+
+
+def test_the_report_says_what_was_chosen_and_why(make_model, make_loader, train):
+    model = make_model("transformer", dtype=torch.float32)
+    loader = ordered(make_loader("transformer"), model)
+    train(loader, model, 2)
+    report = loader.report()
+    assert report.signals.startswith("Sketch(size=512")
+    assert report.epoch == 2
+    assert report.observed == 60
+    assert report.seconds_per_step > 0
+    assert set(report.coverage) == {name for name, _ in model.named_parameters()}
+    text = str(report)
+    for word in ("Herding", "ms a step", "order error", "tokens.weight", "numbers an example"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "kind_of"),
+    [
+        (PairGraB(), nn.Linear(2, 1), Sketch),
+        (RandomReshuffling(), nn.Linear(2, 1), type(None)),
+        (PairGraB(), nn.LSTM(2, 2), Exact),
+        (Herding(), nn.LSTM(2, 2), MicroBatch),
+    ],
+)
+def test_auto_takes_what_policy_and_model_allow(policy, model, kind_of):
+    assert isinstance(ordered(DataLoader(Numbers(4), 2), model, policy).spec, kind_of)
+
+
+def test_auto_shortens_the_rows_of_huge_data_sets():
+    class Huge(Numbers):
+        pass
+
+    loader = ordered(DataLoader(Huge(4_000_000), 64), nn.Linear(200, 100))
+    assert loader.spec == Sketch(size=128)
+
+
+# ---- compiled models ----
+
+
+def test_a_compiled_model_is_ordered_by_micro_batches_or_refused(make_model, make_loader):
+    compiled = torch.compile(make_model(dtype=torch.float32), backend="eager")
+    assert isinstance(ordered(make_loader(), compiled).spec, MicroBatch)
+    with pytest.raises(ValueError, match=r"before torch\.compile"):
+        ordered(make_loader(), compiled, PairGraB(), signals="exact")
+
+
+# ---- bad input ----
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+class Endless(Dataset):
+    def __getitem__(self, i):
+        return i
+
+
+ROWS = TensorDataset(torch.randn(6, 2))
+LINEAR = nn.Linear(2, 1)
+FROZEN = nn.Linear(2, 1).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ordered([1, 2], LINEAR), "loader=list.*DataLoader"),
+        (lambda: ordered(DataLoader(Stream()), LINEAR), "iterable.*map-style"),
+        (lambda: ordered(DataLoader(Endless(), sampler=[0, 1]), LINEAR), "no length.*__len__"),
+        (lambda: ordered(DataLoader(TensorDataset(torch.zeros(0, 2))), LINEAR), "empty"),
+        (
+            lambda: ordered(DataLoader(ROWS, batch_sampler=[[0, 1], [2]]), LINEAR),
+            "batch_sampler=list.*batch_size",
+        ),
+        (lambda: ordered(DataLoader(ROWS, batch_size=None), LINEAR), "batch_sampler=None.*batch_size"),
+        (lambda: ordered(DataLoader(ROWS, 9, drop_last=True), LINEAR), "leaves nothing"),
+        (
+            lambda: ordered(
+                DataLoader(ROWS, sampler=torch.utils.data.WeightedRandomSampler([1.0] * 6, 6)), LINEAR
+            ),
+            "sampler=WeightedRandomSampler.*Subset",
+        ),
+        (lambda: ordered(DataLoader(ROWS), FROZEN), "no trainable parameters.*requires_grad"),
+        (lambda: ordered(DataLoader(ROWS), "model"), "model=str"),
+        (lambda: ordered(DataLoader(ROWS), LINEAR, "grab"), "policy='grab'"),
+        (lambda: ordered(DataLoader(ROWS), LINEAR, signals="ghost"), "signals='ghost'.*sketch"),
+        (lambda: ordered(DataLoader(ROWS), LINEAR, seed=-1), "seed=-1"),
+        (lambda: ordered(DataLoader(ROWS), LINEAR, signals="exact"), "Herding keeps rows.*PairGraB"),
+        (lambda: ordered(DataLoader(ROWS), nn.LSTM(2, 2), signals="sketch"), "no nn.Linear.*exact"),
+        (lambda: Sketch(size=0), "size=0"),
+        (lambda: MicroBatch(coordinates=0), "coordinates=0"),
+    ],
+)
+def test_bad_input_is_refused_with_the_cure(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("name", ["GraBProto", "PairGraBProto", "NicePermutation"])
+def test_policies_that_want_gradients_before_the_epoch_are_refused(name):
+    import wellorder
+
+    with pytest.raises(ValueError, match=f"{name}.*loss.*Herding"):
+        ordered(DataLoader(ROWS), LINEAR, getattr(wellorder, name)())
+
+
+@pytest.mark.parametrize("signals", ["exact", "sketch"])
+def test_a_batch_that_is_not_the_first_dimension_is_refused_with_the_cure(signals):
+    class SequenceFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.inner(x.transpose(0, 1))
+
+    model = SequenceFirst()
+    loader = ordered(DataLoader(TensorDataset(torch.randn(6, 5, 2)), 3), model, PairGraB(), signals=signals)
+    (x,) = next(iter(loader))
+    with pytest.raises(ValueError, match=r"first dimension.*batch_first"):
+        model(x).sum().backward()
+
+
+def test_ordered_returns_an_ordered_loader():
+    assert isinstance(ordered(DataLoader(ROWS), LINEAR), OrderedLoader)
