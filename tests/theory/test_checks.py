@@ -29,6 +29,7 @@ from wellorder.theory import (
     check_bound,
     check_drift,
     check_lemmas,
+    constants,
     estimate,
     max_step_size,
     method_of,
@@ -142,17 +143,26 @@ def test_the_assumption_is_measured_in_the_methods_norm_whatever_the_run_recorde
 
 def test_both_sides_are_those_of_assumption_1():
     problem = quadratics(N, 3, spread=0.0)
-    run = wellorder.sgd(problem, GraB(), step_size=1e-5, epochs=6, p=np.inf)
-    check = check_assumption(run, delta=DELTA)
+    run = wellorder.sgd(problem, GraB(), step_size=1e-3, epochs=6, p=np.inf, start=[100.0, -50.0, 20.0])
+    check = check_assumption(run, delta=0.5)
     phi, slope = run.order_error, run.gradient_norm
     sigma = np.linalg.norm(problem.b - problem.b.mean(axis=0), axis=1).max()
-    C = 30 * math.log(3 * N / DELTA)
+    C = 30 * math.log(3 * N / 0.5)
     for q in range(2, 6):
         right = 0.6 * phi[q - 1] ** 2 + 0.02 * phi[q - 2] ** 2 + 2 * (C * sigma) ** 2
         right += N**2 / 50 * (slope[q - 1] ** 2 + slope[q - 2] ** 2)
-        assert check.right[q] == pytest.approx(right)
+        assert check.right[q] == pytest.approx(right, rel=1e-12)
         assert check.left[q] == pytest.approx(phi[q] ** 2)
     assert check.right[:2] == pytest.approx((N * sigma) ** 2)
+
+
+def test_a_run_can_be_held_against_constants_of_your_own():
+    run = wellorder.sgd(two_camps(100), RandomReshuffling(), step_size=1e-4, epochs=5)
+    brave = check_assumption(run, constants("brave", 100, D=1e-6))
+    careful = check_assumption(run, constants("careful", 100, D=100.0**2))
+    assert brave.first_violation == 0
+    assert careful.first_violation is None
+    assert check_bound(run, constants("careful", 100, D=100.0**2, gap=0.5)).first_violation is None
 
 
 def test_one_permutation_is_held_against_its_own_start_and_reach():

@@ -57,7 +57,7 @@ class Check:
         return int(bad[0]) if bad.size else None
 
 
-def check_assumption(run: Run, method: str | None = None, *, delta: float = 1e-4) -> Check:
+def check_assumption(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
     """Evaluate the order-error assumption on a run (``asm:order error``; ``asm:FL:order error`` for clients).
 
     Entry q compares φ̄_q² with ΣA_i·φ̄_{q−i}² + ΣB_i·‖∇f(x_{q−i})‖² + D, in the method's norm (measured
@@ -70,7 +70,8 @@ def check_assumption(run: Run, method: str | None = None, *, delta: float = 1e-4
     run
         What `wellorder.sgd` or `wellorder.federated.fedavg` returned.
     method
-        The row of the table to check; the one that covers the run's policy unless given.
+        The row of the table to check, or a `Constants` of your own; the row that covers the run's policy
+        unless given.
     delta
         δ, the probability with which an epoch may fail.
 
@@ -115,7 +116,7 @@ def check_drift(run: Run) -> Check:
     return Check("drift", label, run.drift, right, 1.0, small and _trusted(found.how))
 
 
-def check_bound(run: Run, method: str | None = None, *, delta: float = 1e-4) -> Check:
+def check_bound(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
     """Hold min_q ‖∇f(x_q)‖² against Theorem ``thm:SGD`` or ``thm:FL``; entry q is the case Q = q+1."""
     known, exact = constants_of(run, method, delta=delta)
     epochs = len(run.gradient_norm)
@@ -127,8 +128,12 @@ def check_bound(run: Run, method: str | None = None, *, delta: float = 1e-4) -> 
     )
 
 
-def constants_of(run: Run, method: str | None = None, *, delta: float = 1e-4) -> tuple[Constants, bool]:
+def constants_of(
+    run: Run, method: str | Constants | None = None, *, delta: float = 1e-4
+) -> tuple[Constants, bool]:
     """The constants that a run is to be held against, and whether they are certain."""
+    if isinstance(method, Constants):
+        return method, True
     found = estimate(run.problem, run.x[:-1])
     name = method or method_of(run.policy, federated=federated(run))
     setting: Keywords = {**found.known, "delta": delta}
