@@ -102,6 +102,20 @@ def test_a_diverged_policy_is_worse_and_a_diverged_baseline_is_beaten():
     assert found.kind is Kind.BETTER
 
 
+def test_one_lucky_epoch_is_not_taken_for_reaching_the_target():
+    rows = []
+    for seed in range(4):
+        for epoch in range(41):
+            lucky = 1e-6 if epoch == 9 + seed else 1.0
+            rows += [
+                {"policy": "RR", "seed": seed, "epoch": epoch, "loss": 10.0 ** (-epoch / 10)},
+                {"policy": "B", "seed": seed, "epoch": epoch, "loss": lucky},
+            ]
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.reached == 0
+    assert found.kind is Kind.WORSE
+
+
 def test_one_seed_is_not_judged():
     table = planted({"RR": (0, 0.1, 1.0, 0), "B": (0, 0.3, 1.0, 1)}, seeds=1)
     (found,) = verdicts(table, LOSS, "RR")

@@ -53,9 +53,7 @@ def final_values(values: Floats) -> Floats:
     >>> final_values(np.array([[3.0, 2.0, 1.0]]))
     array([1.])
     """
-    tail = values[:, -max(1, (values.shape[1] - 1) // 10) :]
-    ends: Floats = np.median(tail, axis=1)
-    return ends
+    return _ahead(values)[:, -1]
 
 
 def verdicts(table: Table, metric: Metric, baseline: str) -> list[Verdict]:
@@ -132,6 +130,14 @@ def summary_line(table: Table, metric: Metric, policy: str) -> tuple[float, floa
     return float(np.median(ends)), float(ends.min()), float(ends.max())
 
 
+def _ahead(values: Floats) -> Floats:
+    """Medians of each epoch and those after it, a tenth of all, as far as there are so many."""
+    width = max(1, (values.shape[1] - 1) // 10)
+    windows = np.lib.stride_tricks.sliding_window_view(values, width, axis=1)
+    medians: Floats = np.median(windows, axis=2)
+    return medians
+
+
 def _worst_if_lost(metric: Metric, values: Floats) -> Floats:
     return np.where(np.isfinite(values), values, np.inf if metric.lower_is_better else -np.inf)
 
@@ -151,8 +157,12 @@ def _kind(metric: Metric, ends: Floats, target: Floats, differences: Floats) -> 
 
 
 def _first(metric: Metric, values: Floats, target: Floats) -> npt.NDArray[np.intp]:
-    """Each seed's first epoch at or beyond its target; −1 where there is none, or the target is lost."""
-    there = values <= target[:, None] if metric.lower_is_better else values >= target[:, None]
+    """Each seed's first epoch at or beyond its target, for a tenth of all epochs at least; −1 if none.
+
+    One lucky epoch of a curve that jumps about does not count.
+    """
+    steady = _ahead(values)
+    there = steady <= target[:, None] if metric.lower_is_better else steady >= target[:, None]
     there &= np.isfinite(target)[:, None]
     return np.where(there.any(axis=1), there.argmax(axis=1), -1)
 

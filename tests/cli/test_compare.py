@@ -1,0 +1,139 @@
+"""``wellorder compare``: answers, refusals, and exit codes that mean something."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from wellorder.cli import app
+
+SMALL = [
+    "compare",
+    "--task",
+    "quadratics",
+    "--policy",
+    "RR",
+    "--policy",
+    "PairGraB",
+    "--epochs",
+    "8",
+    "--jobs",
+    "1",
+]
+
+
+def run(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare") / "run"
+    return folder, run(*SMALL, "--seeds", 3, "--out", folder)
+
+
+def test_it_ends_with_the_verdict_and_the_reports_path(done):
+    folder, result = done
+    assert result.exit_code == 0, result.output
+    assert "PairGraB does better than RR here" in result.stdout
+    assert "difference outside the seeds' spread: yes" in result.stdout
+    assert result.stdout.rstrip().endswith(str(folder / "report.html"))
+    assert (folder / "report.html").exists()
+
+
+def test_it_is_quiet_where_there_is_no_terminal(done):
+    _, result = done
+    assert result.stderr == ""
+    assert "\x1b" not in result.stdout
+
+
+def test_json_is_all_that_json_prints(tmp_path):
+    result = run(*SMALL, "--seeds", 2, "--out", tmp_path / "run", "--json")
+    found = json.loads(result.stdout)
+    assert found["baseline"] == "RR"
+    assert found["verdicts"][0]["policy"] == "PairGraB"
+    assert found["report"] == str(tmp_path / "run" / "report.html")
+
+
+def test_folders_are_numbered_unless_one_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        assert run(*SMALL, "--seeds", 1).exit_code == 0
+        assert (tmp_path / f"runs/quadratics-{number}/report.html").exists()
+
+
+def test_resume_finishes_a_run_and_refuses_other_options(done):
+    folder, _ = done
+    before = (folder / "table.parquet").read_bytes()
+    (folder / "cells" / "policy1-seed2.parquet").unlink()
+    (folder / "table.parquet").unlink()
+    assert run("compare", "--resume", "--out", folder, "--jobs", 1).exit_code == 0
+    assert (folder / "table.parquet").read_bytes() == before
+    result = run("compare", "--resume", "--out", folder, "--epochs", 9)
+    assert result.exit_code == 2
+    assert "epochs=9 (was 8)" in result.stderr
+
+
+def test_tuning_names_the_step_sizes_tried(tmp_path):
+    result = run(*SMALL, "--seeds", 1, "--tune", "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "RR: best step size" in result.stdout
+    assert "best step size" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "PairGrab2"], "did you mean PairGraB?"),
+        (["--task", "digit"], "did you mean digits?"),
+        (["--cohort", "1001"], "cohort=1001: a round takes 1 to 1000"),
+        (["--cohort", "0"], "cohort=0"),
+        (["--epochs", "0"], "epochs=0"),
+        (["--lr", "0"], "step_size=0.0"),
+        (["--seeds", "0"], "--seeds 0"),
+        (["--seeds", "2", "--seed", "1"], "not --seed as well"),
+        (["--tune", "--lr", "0.1"], "not both"),
+        (["--tune", "--tune-each"], "pass one of them"),
+        (["--jobs", "0"], "jobs=0"),
+        (["--resume"], "--resume needs --out"),
+        (["--baseline", "Herd"], "not among the policies"),
+        (["--epochs", "many"], "is not a valid int"),
+        (["--out", "/dev/null/run"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_code_2_before_any_computation(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def never(*args, **kwargs):
+        raise AssertionError("something was trained")
+
+    monkeypatch.setattr("wellorder.experiments.pool.train", never)
+    result = run("compare", "--task", "quadratics", *words)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_an_existing_folder_is_refused_without_resume(done):
+    folder, _ = done
+    result = run(*SMALL, "--seeds", 3, "--out", folder)
+    assert result.exit_code == 2
+    assert "add --resume" in result.stderr
+
+
+def test_help_explains_every_option():
+    result = run("compare", "--help")
+    assert result.exit_code == 0
+    for option in (
+        "--task",
+        "--policy",
+        "--epochs",
+        "--seeds",
+        "--lr",
+        "--tune",
+        "--jobs",
+        "--out",
+        "--resume",
+        "--json",
+    ):
+        assert option in result.stdout

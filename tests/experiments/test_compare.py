@@ -1,0 +1,232 @@
+"""Comparisons: runs are data, and a broken run goes on as if nothing had happened."""
+
+import json
+
+import numpy as np
+import pytest
+
+import wellorder as wo
+from wellorder.experiments import Config, RunFolder, compare, problem_task, two_stage
+from wellorder.experiments.compare import Silent
+from wellorder.experiments.plan import resolve
+from wellorder.experiments.publish import command_of, publish, summary
+from wellorder.problems import quadratics
+from wellorder.report.verdict import Kind
+
+SMALL = Config(policies=("RR", "PairGraB"), epochs=4, seeds=(0, 1, 3))
+
+
+@pytest.fixture
+def task():
+    return problem_task(quadratics(60), step_size=2e-3, name="small")
+
+
+class Breaks(Silent):
+    """Pulls the plug after so many rows."""
+
+    def __init__(self, rows):
+        self.left = rows
+
+    def row(self, label, seed, row):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def tables(folder):
+    return {name: (folder / name).read_bytes() for name in ("table.parquet", "table.csv")}
+
+
+def test_the_table_holds_every_policy_seed_and_epoch(task):
+    table = compare(task, SMALL).table
+    assert table.num_rows == 2 * 3 * 5
+    assert table.column_names[:3] == ["policy", "seed", "epoch"]
+    assert table.column_names[-2:] == ["gradients", "seconds"]
+    run = wo.sgd(quadratics(60), wo.PairGraB(), step_size=2e-3, epochs=4, seed=3)
+    last = table.slice(table.num_rows - 5, 5)
+    np.testing.assert_array_equal(last.column("distance").to_numpy()[:4], run.distance)
+    np.testing.assert_array_equal(last.column("order_error").to_numpy()[:4], run.order_error)
+
+
+def test_a_run_is_a_folder_of_data(task, tmp_path):
+    done = compare(task, SMALL, out=tmp_path / "run")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["given"] == {
+        "task": "small",
+        "policies": ["RR", "PairGraB"],
+        "epochs": 4,
+        "seeds": [0, 1, 3],
+    }
+    assert config["resolved"]["step_size"] == 2e-3
+    assert config["resolved"]["policies"]["RR"] == "RandomReshuffling()"
+    about = json.loads((tmp_path / "run/about.json").read_text())
+    assert about["versions"]["numpy"] == np.__version__
+    assert about["machine"]["cores"] >= 1
+    assert RunFolder(tmp_path / "run").table().equals(done.table)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 12, 29])
+def test_an_interrupted_run_resumes_to_the_identical_table(task, tmp_path, rows):
+    compare(task, SMALL, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        compare(task, SMALL, out=tmp_path / "broken", watch=Breaks(rows))
+    assert len(list((tmp_path / "broken/cells").glob("*.parquet"))) == (rows - 1) // 5
+    compare(task, SMALL, out=tmp_path / "broken", resume=True)
+    assert tables(tmp_path / "broken") == tables(tmp_path / "whole")
+
+
+def test_finished_seeds_are_not_trained_again(task, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        compare(task, SMALL, out=tmp_path, watch=Breaks(23))
+    counted = Breaks(-1)
+    compare(task, SMALL, out=tmp_path, resume=True, watch=counted)
+    assert -1 - counted.left == 10
+
+
+def test_a_folder_of_other_options_is_not_resumed(task, tmp_path):
+    compare(task, SMALL, out=tmp_path)
+    with pytest.raises(ValueError, match="not empty; add --resume"):
+        compare(task, SMALL, out=tmp_path)
+    other = Config(policies=("RR", "PairGraB"), epochs=5, seeds=(0, 1, 3))
+    with pytest.raises(ValueError, match=r"epochs=5 \(was 4\)"):
+        compare(task, other, out=tmp_path, resume=True)
+
+
+def test_tuning_on_the_baseline_is_reused_and_remembered(task, tmp_path):
+    config = Config(policies=("RR", "PairGraB"), epochs=10, seeds=(0, 1), tune="baseline")
+    done = compare(task, config, out=tmp_path)
+    assert list(done.searches) == ["RR"]
+    assert len(set(done.step_sizes.values())) == 1
+    assert done.step_sizes["RR"] == done.searches["RR"].best
+
+    titles = []
+
+    class Looks(Silent):
+        def stage(self, title, rows):
+            titles.append(title)
+
+    again = compare(task, config, out=tmp_path, resume=True, watch=Looks())
+    assert again.searches == done.searches
+    assert titles == ["training"]
+
+
+def test_tuning_each_policy_searches_for_all_and_tells_of_edges():
+    tiny = problem_task(quadratics(60), step_size=1e-7)
+    done = compare(tiny, Config(policies=("RR", "PairGraB"), epochs=3, seeds=(0,), tune="each"))
+    assert set(done.searches) == {"RR", "PairGraB"}
+    assert all(search.edge == "high" for search in done.searches.values())
+    assert "at the grid's edge" in summary(done)["searches"]["RR"]
+
+
+def test_the_search_minimises_the_judged_metric(task):
+    done = compare(task, Config(policies=("RR",), epochs=10, seeds=(0, 1, 2), tune="baseline"))
+
+    def losses(grid):
+        ends = []
+        for value in grid:
+            runs = [
+                wo.sgd(quadratics(60), wo.RandomReshuffling(), step_size=value, epochs=10, seed=s)
+                for s in range(3)
+            ]
+            ends.append(np.median([quadratics(60).value(run.x[-1]) for run in runs]))
+        return ends
+
+    assert done.searches["RR"].best == two_stage(losses, task.grid).best
+
+
+def test_two_names_for_one_policy_show_no_difference(task):
+    config = Config(
+        policies=("RR", "one=PairGraB", "two=PairGraB"), epochs=10, seeds=range(4), baseline="one"
+    )
+    found = {verdict.policy: verdict.kind for verdict in compare(task, config).verdicts}
+    assert found["two"] is Kind.SAME
+
+
+def test_federated_settings_reach_the_training(task):
+    from wellorder.federated import fedavg
+
+    config = Config(policies={"FL-GraB": wo.PairGraB()}, epochs=3, seeds=(2,), cohort=7, local_steps=3)
+    table = compare(task, config).table
+    run = fedavg(quadratics(60), wo.PairGraB(), step_size=2e-3, epochs=3, seed=2, cohort=7, local_steps=3)
+    np.testing.assert_array_equal(table.column("distance").to_numpy()[:3], run.distance)
+    assert table.column("gradients").to_pylist() == [0, 180, 360, 540]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"policies": ()}, "at least one policy"),
+        ({"policies": ("PairGrap",)}, "did you mean PairGraB"),
+        ({"seeds": ()}, "seeds="),
+        ({"seeds": (1, 1)}, "different"),
+        ({"seeds": (-1,)}, "seeds="),
+        ({"epochs": 0}, "epochs=0"),
+        ({"step_size": -1.0}, "step_size=-1.0"),
+        ({"tune": "all"}, "tune='all'"),
+        ({"tune": "each", "step_size": 0.1}, "not both"),
+        ({"baseline": "GraB"}, "not among the policies"),
+        ({"cohort": 61}, "1 to 60"),
+        ({"local_steps": 0}, "local_steps=0"),
+        ({"server_step": 0.0}, "server_step"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(task, tmp_path, wrong, message):
+    options = {"policies": ("RR",), "epochs": 2, "seeds": (0,), **wrong}
+    with pytest.raises(ValueError, match=message):
+        compare(task, Config(**options), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unwritable_folder_is_refused(task, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        compare(task, SMALL, out=tmp_path / "file" / "run")
+
+
+def test_published_files_tell_the_same_story(task, tmp_path):
+    done = compare(task, SMALL, out=tmp_path)
+    report = publish(done)
+    assert {"summary.json", "overview.png", "costs.png", "report.html"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
+    told = json.loads((tmp_path / "summary.json").read_text())
+    assert told["verdicts"][0]["text"] == done.verdicts[0].text
+    assert told["final"]["PairGraB"]["loss"]["min"] <= told["final"]["PairGraB"]["loss"]["median"]
+    text = report.read_text(encoding="utf-8")
+    assert done.verdicts[0].policy in text
+    with pytest.raises(ValueError, match="out="):
+        publish(compare(task, SMALL))
+
+
+def test_the_report_names_a_command_that_makes_the_same_plan():
+    config = Config(
+        policies=("RR", "GraB(reorders=2)", "mine=PairGraB"), seeds=(1, 4), cohort=3, baseline="mine"
+    )
+    plan = resolve("quadratics", config)
+    command = command_of(plan)
+    assert "--policy RR" in command
+    assert "'mine=PairGraB(rule=Deterministic())'" in command
+    assert "--seed 1 --seed 4" in command
+    assert "--cohort 3" in command
+    assert "--baseline mine" in command
+
+
+@pytest.mark.slow
+def test_more_processes_give_the_same_table(tmp_path):
+    config = Config(policies=("RR", "GraB", "PairGraB"), epochs=4, seeds=(0, 1))
+    compare("digits", config, out=tmp_path / "one", jobs=1)
+    compare("digits", config, out=tmp_path / "two", jobs=2)
+    assert tables(tmp_path / "one") == tables(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_is_reported_with_its_reason(task):
+    from wellorder.experiments.pool import JobError
+
+    orders = wo.Arbitrary([[0, 1, 2]])
+    with pytest.raises(JobError, match="not a permutation"):
+        compare(task, Config(policies={"AP": orders}, epochs=2, seeds=(0, 1)), jobs=2)
+    with pytest.raises(ValueError, match="cannot travel to a worker process"):
+        compare(
+            task, Config(policies={"AP": wo.Arbitrary(lambda epoch: [0])}, epochs=2, seeds=(0, 1)), jobs=2
+        )

@@ -1,0 +1,119 @@
+"""Runs that are killed without warning resume to the identical table."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wellorder.experiments import Config, compare, problem_task
+from wellorder.problems import quadratics
+
+CONFIG = Config(policies=("RR", "GraB", "PairGraB"), epochs=6, seeds=range(5))
+OPTIONS = ["--task", "quadratics", "--policy", "RR", "--policy", "PairGraB", "--epochs", "6", "--seeds", "4"]
+
+
+def tables(folder):
+    return {name: (folder / name).read_bytes() for name in ("table.parquet", "table.csv")}
+
+
+def killed_child(work, after):
+    """Run ``work`` in a forked child and kill it after so many seconds; whether it was still at work."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_run_killed_at_17_random_moments_resumes_to_the_identical_table(tmp_path):
+    task, draw = problem_task(quadratics(200), step_size=1e-3), random.Random(5)
+    start = time.perf_counter()
+    compare(task, CONFIG, out=tmp_path / "whole")
+    whole, lasts, broken = tables(tmp_path / "whole"), time.perf_counter() - start, 0
+    for case in range(17):
+        folder = tmp_path / str(case)
+        broken += killed_child(
+            lambda folder=folder: compare(task, CONFIG, out=folder), draw.uniform(0, lasts)
+        )
+        compare(task, CONFIG, out=folder, resume=True)
+        assert tables(folder) == whole, f"killed run {case}"
+        assert not list(folder.rglob(".unfinished-*"))
+    assert broken >= 8
+
+
+@pytest.mark.slow
+def test_the_command_with_worker_processes_killed_at_3_random_moments_resumes_and_leaves_no_orphans(tmp_path):
+    command = [sys.executable, "-m", "wellorder", "compare", *OPTIONS, "--jobs", "2", "--json"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    start = time.perf_counter()
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, **quiet)
+    whole, lasts = tables(tmp_path / "whole"), time.perf_counter() - start
+    draw = random.Random(2)
+    for case in range(3):
+        folder = tmp_path / str(case)
+        process = subprocess.Popen([*command, "--out", str(folder)], start_new_session=True, **quiet)
+        time.sleep(draw.uniform(0.3, 1.0) * lasts)
+        process.kill()
+        process.wait()
+        assert gone(process.pid), "workers outlive their run"
+        resumed = ["--out", str(folder), "--resume"]
+        subprocess.run([*command, *resumed], check=True, **quiet)
+        assert tables(folder) == whole, f"killed run {case}"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_with_130_and_resume_needs_no_options(tmp_path):
+    command = [sys.executable, "-m", "wellorder", "compare"]
+    options = [
+        "--task",
+        "quadratics",
+        "--policy",
+        "RR",
+        "--policy",
+        "GraB",
+        "--epochs",
+        "300",
+        "--seeds",
+        "6",
+    ]
+    process = subprocess.Popen(
+        [*command, *options, "--jobs", "2", "--out", str(tmp_path / "run")],
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    cells = tmp_path / "run" / "cells"
+    deadline = time.monotonic() + 60
+    while not list(cells.glob("policy*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    error = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert "--resume finishes the rest" in error
+    assert gone(process.pid)
+    kept = len(list(cells.glob("policy*")))
+    assert 1 <= kept < 12
+    subprocess.run(
+        [*command, "--resume", "--out", str(tmp_path / "run"), "--json"], check=True, capture_output=True
+    )
+    assert len(list(cells.glob("policy*"))) == 12
+
+
+def gone(session, seconds=15):
+    """Whether every process of a session ends soon."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(session, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
