@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -130,8 +131,9 @@ def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Row:
 def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
     title = f"Upper bounds of min ‖∇f(x_q)‖² (Theorem {2 if fl else 1}), step sizes tuned"
     head = ("method", "bound", "descent", "order", "step size", "at most", "prob.")
-    table = Table(*head, title=title)
-    table.columns[0].no_wrap = True
+    table = Table(*head, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        column.no_wrap = True
     for row in rows:
         if "refused" in row:
             table.add_row(row["method"], *"––––––")
