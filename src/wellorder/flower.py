@@ -43,6 +43,8 @@ __all__ = ["OrderedStrategy", "Tolerance"]
 LOG = logging.getLogger("flwr")
 QUERY = "query.wellorder"
 """The message that asks a ClientApp for its name; it answers by ``@app.query("wellorder")``."""
+FROM_THE_APP = (0, 1, 2, 8)
+"""Codes of errors that a ClientApp made (no such handler, a crash); others mean that none was reached."""
 POLLS = 30
 MOMENTS = ("m_t", "v_t")
 """What FedAdam, FedYogi and FedAdagrad remember between rounds."""
@@ -232,9 +234,10 @@ class OrderedStrategy(Strategy):
         deadline = time.monotonic() + self.tolerance.patience
         while True:
             late = time.monotonic() >= deadline
-            present = self.conductor.meet(self._nodes.look(grid))
-            before = self.conductor.course.roster
-            chosen = self.conductor.choose(present, self.clients, late)
+            present = self._nodes.look(grid)
+            before, chosen = self.conductor.course.roster, None
+            if late or not self._nodes.pending(self.tolerance.patience):
+                chosen = self.conductor.choose(present, self.clients, late)
             if self.conductor.course.roster.epoch > before.epoch >= 0:
                 missing = ", ".join(before.names[client] for client in before.queue)
                 LOG.warning("[ORDER] epoch %d is closed without %s", before.epoch, missing)
@@ -339,10 +342,18 @@ class _Nodes:
     """The connected node of each name."""
     known: dict[int, str] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
+    since: float = -math.inf
+    """When a node was asked last."""
+
+    def pending(self, patience: float) -> bool:
+        """Whether nodes asked lately have not yet told their names; one may take a dead node's place."""
+        return bool(self.asked) and time.monotonic() < self.since + patience
 
     def look(self, grid: Grid) -> list[str]:
         """Find out who is connected; returns the names."""
         nodes = {info.node_id: info for info in grid.get_nodes()}
+        self.known = {node: name for node, name in self.known.items() if name or node in nodes}
+        self.asked = {at: node for at, node in self.asked.items() if node in nodes}
         new = [node for node in nodes if node not in self.known and node not in self.asked.values()]
         if self.names == "key":
             for node in new:
@@ -350,24 +361,27 @@ class _Nodes:
         elif new:
             sent = list(grid.push_messages([Message(RecordDict(), node, QUERY) for node in new]))
             self.asked |= {at: node for at, node in zip(sent, new, strict=False) if at}
+            self.since = time.monotonic()
         for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
             at = reply.metadata.reply_to_message_id
             if at in self.asked:
                 node = self.asked.pop(at)
-                key = nodes[node].public_key if node in nodes else b""
-                self._call(node, _told_name(reply) or self._fallback(node, key, reply))
+                self._call(node, _told_name(reply) or self._fallback(node, nodes[node].public_key, reply))
         self.of = {name: node for node, name in self.known.items() if node in nodes and name}
         return list(self.of)
 
     def _call(self, node: int, name: str) -> None:
         """The latest node with a name is that client: it was restarted, and its old self is not yet gone."""
         for other, theirs in self.known.items():
-            if theirs == name:
+            if theirs == name != "":
                 LOG.warning("[ORDER] node %d takes the place of node %d as client %s", node, other, name)
                 self.known[other] = ""
         self.known[node] = name
 
     def _fallback(self, node: int, key: bytes, reply: Message) -> str:
+        """Name a node whose ClientApp cannot tell; one that was not reached stays nameless for now."""
+        if reply.has_error() and reply.error.code not in FROM_THE_APP:
+            return ""
         why = (reply.error.reason or "an error") if reply.has_error() else "it holds no name"
         LOG.warning(
             "[ORDER] node %d does not tell its name (%s), so its place will not survive a restart; add "

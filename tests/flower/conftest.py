@@ -20,6 +20,7 @@ with warnings.catch_warnings():  # flwr's own dependencies warn while they are i
         flwr = None
 
 STEP, LOCAL = 0.02, 3
+collect_ignore = ["app"]
 
 
 @dataclass
@@ -40,6 +41,8 @@ class FakeGrid:
     nodes: dict[int, Client] = field(default_factory=dict)
     seed: int = 0
     answers_queries: bool = True
+    names_at_once: int = 10**9
+    """How many nodes tell their names between two looks."""
     asked: list[list[str]] = field(default_factory=list)
     """The clients that were asked to train, round by round, as they were told apart by the grid."""
 
@@ -63,13 +66,15 @@ class FakeGrid:
 
     def pull_messages(self, message_ids):
         replies = []
-        for at in list(message_ids):
+        for at in self.chance.sample(list(message_ids), min(len(message_ids), self.names_at_once)):
             message = self.inbox.get(at)
             client = message and self.nodes.get(message.metadata.dst_node_id)
             if client is None or client.mood == "mute":
                 continue
             del self.inbox[at]
-            if self.answers_queries:
+            if client.mood == "gone":
+                replies.append(flwr.app.Message(flwr.app.Error(5, "Node Unavailable"), reply_to=message))
+            elif self.answers_queries:
                 told = flwr.app.ConfigRecord({"partition-id": client.name})
                 replies.append(flwr.app.Message(flwr.app.RecordDict({"me": told}), reply_to=message))
             else:

@@ -349,6 +349,28 @@ def test_names_are_keys_where_that_is_wanted_and_node_numbers_as_a_last_resort(
     assert '@app.query("wellorder")' in caplog.text
 
 
+def test_names_that_come_one_by_one_are_waited_for_and_numbered_alike(federation, first_model, tmp_path):
+    tolerance = Tolerance(patience=5.0, poll=0.01)
+    settings = {"clients": 8, "state": tmp_path / "state", "tolerance": tolerance}
+    for rounds in (3, 6):  # the second run goes on from the first one's state, and asks for the names again
+        grid = federation(8, names_at_once=1, seed=rounds)
+        strategy = strategy_of(PairGraB(), 4, **settings)
+        result = strategy.start(grid, first_model(), num_rounds=rounds)
+        assert [len(cohort) for cohort in grid.asked] == [4, 4, 4]
+    run = fedavg(grid.problem, PairGraB(), step_size=0.02, local_steps=3, epochs=3, cohort=4)
+    assert strategy.names == tuple(map(str, range(8)))
+    np.testing.assert_allclose(weights(result), run.x[-1], rtol=1e-12)
+
+
+def test_a_dead_node_that_is_still_listed_is_no_client(federation, first_model):
+    grid = federation(4)
+    grid.nodes[1000].mood = "gone"
+    strategy = strategy_of(IncrementalGradient(), 3, clients=4)
+    result = strategy.start(grid, first_model(), num_rounds=2)
+    assert strategy.names == ("1", "2", "3")
+    assert orders(result, strategy.names) == {0: [1, 2, 3], 1: [1, 2, 3]}
+
+
 def test_a_node_that_does_not_tell_its_name_delays_nobody(federation, first_model):
     grid = federation(4)
     grid.nodes[1000].mood = "mute"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ class Conductor:
     first: Arrays = field(default_factory=dict)
     gauge: Gauge = field(default_factory=lambda: Gauge(0))
     sketch: Sketch | None = None
+    met: set[str] = field(default_factory=set)
     rounds: int = 0
     fruitless: int = 0
 
@@ -65,25 +66,22 @@ class Conductor:
         """Client ``c`` is ``names[c]``."""
         return self.course.roster.names
 
-    def meet(self, names: Iterable[str]) -> set[int]:
-        """Learn who is present; returns their numbers."""
-        present = set(names)
-        self.course = replace(self.course, roster=join(self.course.roster, present))
-        return {client for client, name in enumerate(self.names) if name in present}
-
-    def choose(self, present: Collection[int], enough: int, late: bool) -> tuple[int, ...] | None:
+    def choose(self, present: Collection[str], enough: int, late: bool) -> tuple[int, ...] | None:
         """Name the next cohort; ``None`` says to look again later, ``()`` that nobody is there.
 
         Opens the first epoch once ``enough`` clients are present, and closes one whose rest is away: when it
         is ``late``, or when there is nobody to hope for.
         """
+        self.met |= set(present)
         if self.course.roster.epoch < 0:
             if not (len(present) >= enough or (late and present)):
                 return () if late else None
-            self.course, self.first = open_first(self.course), self.model
+            roster = join(self.course.roster, present)
+            self.course, self.first = open_first(replace(self.course, roster=roster)), self.model
         for _ in range(2):
             roster = self.course.roster
-            if chosen := turn(roster, self.cohort, present):
+            here = {client for client, name in enumerate(roster.names) if name in present}
+            if chosen := turn(roster, self.cohort, here):
                 return chosen
             hope = set(roster.queue) - set(roster.absent)
             if not present or (hope and not late):
@@ -138,11 +136,14 @@ class Conductor:
         return figures
 
     def close(self) -> None:
-        """Amplify the epoch's movement, x ← x_q − η(x_q − w), and open the next epoch."""
+        """Amplify the epoch's movement, x ← x_q − η(x_q − w), and open the next epoch to all whom we met.
+
+        Names are numbered here and nowhere else: in which order they were met within an epoch is chance.
+        """
         if self.server_step != 1:
             self.model = {name: self._amplified(name, w) for name, w in self.model.items()}
-        self.course, self.gauge = close(self.course), Gauge(self.course.seed)
-        self.first = self.model
+        course = replace(self.course, roster=join(self.course.roster, self.met))
+        self.course, self.gauge, self.first = close(course), Gauge(course.seed), self.model
 
     def _amplified(self, name: str, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if w.dtype.kind != "f":
