@@ -137,8 +137,9 @@ def train_round(
     step sizes (R,). The pseudo-gradients (R, S, width) are where the clients started minus where they ended.
     """
     runs, cohort = weights.shape
+    gammas = step_sizes[:, None].expand(runs, cohort).reshape(-1)
     lanes = servers[:, None].expand(runs, cohort, -1).reshape(runs * cohort, -1)
-    ends = trainer.local(lanes, work, step_sizes.repeat_interleave(cohort), seen).view(runs, cohort, -1)
+    ends = trainer.local(lanes, work, gammas, seen).view(runs, cohort, -1)
     moves = servers[:, None] - ends
     return servers - (weights[..., None] * moves).sum(dim=1), moves
 
