@@ -60,8 +60,12 @@ def test_a_thousand_random_settings_visit_exactly_who_can_be_reached(tmp_path):
             order = shuffled(n, seed, epoch)
             rounds, turns, after = fast_epoch(order, late, cohort, rule, seed, turn)
 
-            def up(unit, when, rule=rule, seed=seed):
-                return bool(rule.reachable(np.array([unit]), when, seed)[0])
+            awake = {}
+
+            def up(unit, when, rule=rule, seed=seed, awake=awake, n=n):
+                if when not in awake:
+                    awake[when] = rule.reachable(np.arange(n), when, seed).tolist()
+                return awake[when][unit]
 
             slow = slow_epoch(order.tolist(), late.tolist(), cohort, up, turn)
             assert (rounds, turns.missed.tolist(), after) == slow
@@ -113,6 +117,14 @@ def test_night_clients_come_first_when_their_day_breaks():
     assert turns.missed.tolist() == list(range(1, n, 2))
     later, _, _ = fast_epoch(order, turns.missed, 5, rule, 0, 5)
     assert [u for r in later for u in r][:10] == list(range(1, n, 2))
+
+
+def test_who_can_be_reached_does_not_depend_on_who_else_is_asked(tmp_path):
+    draw = np.random.default_rng(1)
+    for case in range(4):
+        rule = some_availability(draw, 20, tmp_path, case)
+        together = rule.reachable(np.arange(20), 3, 5)
+        assert [bool(rule.reachable(np.array([u]), 3, 5)[0]) for u in range(20)] == together.tolist()
 
 
 def test_bad_availability_is_refused(tmp_path):

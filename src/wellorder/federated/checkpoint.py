@@ -27,7 +27,7 @@ def load(path: str | os.PathLike[str], fingerprint: str) -> dict[str, Any] | Non
     if not Path(path).exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             flat = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
