@@ -15,9 +15,7 @@ from wellorder.experiments.compare import Comparison, compare
 from wellorder.experiments.folder import RunFolder, cores, fresh_path
 from wellorder.experiments.plan import Config, resolve
 from wellorder.experiments.pool import JobError
-from wellorder.experiments.publish import publish, summary
-from wellorder.report.page import number
-from wellorder.report.table import curves
+from wellorder.report.table import curves, number
 from wellorder.report.verdict import final_values, headline
 
 
@@ -56,6 +54,8 @@ def command(
 
     Exit codes: 0 done, 1 a training run failed, 2 bad input, 130 interrupted (--resume finishes the rest).
     """
+    from wellorder.experiments.publish import publish, summary  # plotting libraries are slow to import
+
     with refusing():
         if resume and out is None:
             raise ValueError("--resume needs --out: the folder of the run to finish")

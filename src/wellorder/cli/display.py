@@ -14,8 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wellorder.experiments.pool import Row
-from wellorder.report.page import number
-from wellorder.report.table import Metric
+from wellorder.report.table import Metric, number
 
 
 class LiveWatch:

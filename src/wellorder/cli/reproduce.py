@@ -12,9 +12,7 @@ import typer
 from rich.table import Table
 
 from wellorder.cli.display import bar, console, refusing, shown
-from wellorder.experiments import fig1
 from wellorder.experiments.folder import cores, machine, versions
-from wellorder.report.pictures import save_picture
 from wellorder.report.table import write_table, write_text
 
 app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
@@ -33,12 +31,17 @@ def figure1(
     epochs: Annotated[int, typer.Option(help="Epochs to train.")] = 100,
     n: Annotated[int, typer.Option(help="Units (examples or clients).")] = 1000,
     lr: Annotated[float, typer.Option(help="The step size, for all policies.")] = 1e-3,
-    jobs: Annotated[int | None, typer.Option(help="Worker processes.  [default: the cores]")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Worker processes.  [default: 1, with --all the cores]")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the medians as JSON, and nothing else.")
     ] = False,
 ) -> None:
     """Figure 1: quadratics, SGD and federated; distance to the optimum and order error (PNG, PDF, table)."""
+    from wellorder.experiments import fig1  # plotting libraries are slow to import
+    from wellorder.report.pictures import save_picture
+
     clock = time.perf_counter()
     config = fig1.Config(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
     with refusing():
@@ -47,7 +50,7 @@ def figure1(
         task = progress.add_task("Figure 1: seeds", total=seeds)
         parts = []
         with shown(progress, quiet=as_json):
-            for part in fig1.run(config, jobs=cores() if jobs is None else jobs):
+            for part in fig1.run(config, jobs=(cores() if every else 1) if jobs is None else jobs):
                 parts.append(part)
                 progress.advance(task)
         table = fig1.whole(parts)

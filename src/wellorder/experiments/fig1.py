@@ -7,18 +7,19 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing import get_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import wellorder as wo
 from wellorder.algorithm import Run
 from wellorder.federated import fedavg
 from wellorder.order import Policy
 from wellorder.problems import quadratics
-from wellorder.report.pictures import draw_curves, house_style
 from wellorder.report.table import Metric, Table, curves, joined, policies_of, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DISTANCE = Metric("distance", "‖x − x*‖")
 ORDER_ERROR = Metric("order_error", "order error φ̄")
@@ -106,6 +107,10 @@ def medians(table: Table) -> dict[str, dict[str, float]]:
 
 def plot(table: Table) -> Figure:
     """Four panels on log axes: medians in bands from the least to the largest seed."""
+    from matplotlib.figure import Figure  # slow to import, and workers never draw
+
+    from wellorder.report.pictures import draw_curves, house_style
+
     with house_style():
         figure = Figure(figsize=(12.0, 3.6), layout="constrained")
         panels = figure.subplots(1, 4)

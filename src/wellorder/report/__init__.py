@@ -1,13 +1,25 @@
 """Table → verdict, PNG, and a self-contained HTML page. Nothing here trains or recomputes.
 
 The seam: whatever made the flat table of `wellorder.report.table`, `verdicts` judges it, `picture` draws it,
-and `Page`/`render` turn it into ``report.html``.
+and `Page`/`render` turn it into ``report.html``. Names are loaded on first use, so that processes that only
+make tables need not wait for plotting libraries.
 """
 
-from wellorder.report.page import Page, render
-from wellorder.report.pictures import picture, save_picture
-from wellorder.report.table import Metric, read_table, table_of, write_table
-from wellorder.report.verdict import Kind, Verdict, headline, verdicts
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wellorder.report.page import Page, render
+    from wellorder.report.pictures import picture, save_picture
+    from wellorder.report.table import Metric, read_table, table_of, write_table
+    from wellorder.report.verdict import Kind, Verdict, headline, verdicts
+
+_HOMES = {
+    "page": ("Page", "render"),
+    "pictures": ("picture", "save_picture"),
+    "table": ("Metric", "read_table", "table_of", "write_table"),
+    "verdict": ("Kind", "Verdict", "headline", "verdicts"),
+}
 
 __all__ = [
     "Kind",
@@ -23,3 +35,10 @@ __all__ = [
     "verdicts",
     "write_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"wellorder.report.{module}"), name)
+    raise AttributeError(f"module 'wellorder.report' has no attribute {name!r}")

@@ -18,7 +18,7 @@ import numpy as np
 from plotly.offline import get_plotlyjs
 
 from wellorder.report.style import colours_of
-from wellorder.report.table import Metric, Table, curves, policies_of
+from wellorder.report.table import Metric, Table, curves, number, policies_of
 from wellorder.report.verdict import Kind, Verdict, final_values
 
 AXES = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
@@ -60,17 +60,6 @@ def render(page: Page) -> str:
         how="".join(f"<p><b>{escape(name)}:</b> {escape(fact)}</p>" for name, fact in page.how.items()),
         data=_data(page), css=parts["css"], script=parts["js"], plotly=get_plotlyjs(),
     )  # fmt: skip
-
-
-def number(value: float, metric: Metric) -> str:
-    """A value as readers like it.
-
-    >>> number(0.000123456, Metric("loss", "loss")), number(0.987, Metric("a", "a", percent=True))
-    ('0.000123', '98.70 %')
-    """
-    if not np.isfinite(value):
-        return "diverged"
-    return f"{100 * value:.2f} %" if metric.percent else f"{value:.3g}"
 
 
 def _item(verdict: Verdict) -> str:

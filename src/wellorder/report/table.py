@@ -41,6 +41,17 @@ class Metric:
     """A few more words for the reader who meets it first."""
 
 
+def number(value: float, metric: Metric) -> str:
+    """A value as readers like it.
+
+    >>> number(0.000123456, Metric("loss", "loss")), number(0.987, Metric("a", "a", percent=True))
+    ('0.000123', '98.70 %')
+    """
+    if not np.isfinite(value):
+        return "diverged"
+    return f"{100 * value:.2f} %" if metric.percent else f"{value:.3g}"
+
+
 def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Make a table of rows with equal keys: policy is text, counts are int64, all else is float64.
 

@@ -8,7 +8,6 @@ from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from wellorder.report.table import Metric, Table, curves, policies_of
 
@@ -150,6 +149,8 @@ def _kind(metric: Metric, ends: Floats, target: Floats, differences: Floats) -> 
         return Kind.UNJUDGED
     if not (np.all(differences > 0) or np.all(differences < 0)):
         return Kind.SAME
+    from scipy.special import stdtrit  # slow to import, and workers never judge
+
     half = stdtrit(len(differences) - 1, 0.975) * differences.std(ddof=1) / np.sqrt(len(differences))
     if abs(differences.mean()) <= half:
         return Kind.SAME
