@@ -32,7 +32,7 @@ def figure1(
     n: Annotated[int, typer.Option(help="Units (examples or clients).")] = 1000,
     lr: Annotated[float, typer.Option(help="The step size, for all policies.")] = 1e-3,
     jobs: Annotated[
-        int | None, typer.Option(help="Worker processes.  [default: 1, with --all the cores]")
+        int | None, typer.Option(help="Worker processes.  [default: 1; --all: the cores]")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the medians as JSON, and nothing else.")
