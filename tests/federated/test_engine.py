@@ -271,8 +271,9 @@ def test_the_users_model_is_not_changed_and_global_randomness_is_left_alone():
 def test_evaluation_is_the_mean_loss_and_accuracy_of_the_servers_model():
     data, config = client_data(), settings(evaluate=2, epochs=3)
     run = simulate(small_model(), data, RandomReshuffling(), config)
-    assert run.table["epoch"].tolist() == [2, 3]
-    assert run.table["round"].tolist() == [8, 12]
+    assert run.table["epoch"].tolist() == [0, 2, 3]
+    assert run.table["round"].tolist() == [0, 8, 12]
+    assert (np.diff(run.seconds) > 0).all()
     model = small_model()
     with torch.no_grad():
         for name, p in model.named_parameters():

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from wellorder.algorithm import Recorder, Run, check_numbers, observe_fresh
 from wellorder.federated.local import FullGradient, Local
 from wellorder.federated.rounds import Rounds
-from wellorder.measure import drift
+from wellorder.measure import at_once, drift
 from wellorder.order import Policy
-from wellorder.problems.problem import BLOCK, Point, Problem, start_of
+from wellorder.problems.problem import Point, Problem, start_of
 
 
 def fedavg(
@@ -76,7 +76,7 @@ def fedavg(
     )  # fmt: skip
     state, memory = policy.init(problem.n, seed=seed), solver.init(problem, seed)
     plan = Rounds(step_size, cohort, local_steps)
-    width = max(1, BLOCK // cohort) * cohort
+    width = max(1, at_once(problem.dim) // (cohort * local_steps)) * cohort
     for epoch in range(epochs):
         state = observe_fresh(problem, policy, state, x)
         order, w, far = state.order, x, 0.0

@@ -35,7 +35,7 @@ MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 Progress = Callable[[int, list[dict[str, float]]], None]
-"""Called after every epoch with its number and each run's row of the table."""
+"""Called with the number of epochs done, after each, and with each run's newest row of the table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,8 @@ class Simulation:
     """The server's last parameters, by name."""
     state: Any = field(repr=False)
     """The policy's last state."""
-    seconds: float = 0.0
+    seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
 
 
 def simulate(
@@ -76,7 +77,7 @@ def simulate(
     loss
         From outputs (b, …) and labels to one loss for each example.
     progress
-        Called after each epoch with its number and the newest row of the table.
+        Called after each epoch with the number of epochs done, and a list of the newest row of the table.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
@@ -116,6 +117,7 @@ class _Run:
     late: Order
     clock: int = 0
     rows: list[dict[str, float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     inner: Inner | None = None
 
@@ -151,19 +153,26 @@ class Engine:
                 run.inner = Inner(self.config.local, data.partition.sizes, self.shape, run.config.seed)
         self.evaluator = Evaluator(data, self.store, net, self.layout, loss, self.config.train_sample)
         self.rounder = Rounder(self)
+        self.spent = 0.0
 
     def run(self, progress: Progress | None) -> list[Simulation]:
         """Train all epochs that the checkpoint, if there is one, has not seen."""
-        start, began = self._resume(), time.perf_counter()
-        for epoch in range(start, self.config.epochs):
-            self._epoch(epoch)
-            rows = self._evaluate(epoch)
+        done = self._resume()
+        if not done:
+            self._evaluate(0)
+        while done < self.config.epochs:
+            began = time.perf_counter()
+            self._epoch(done)
+            if self.servers.is_cuda:
+                torch.cuda.synchronize()
+            self.spent += (time.perf_counter() - began) / len(self.runs)
+            done += 1
+            rows = self._evaluate(done)
             if self.config.checkpoint is not None:
-                checkpoint.save(self.config.checkpoint, self._saved(epoch + 1))
+                checkpoint.save(self.config.checkpoint, self._saved(done))
             if progress is not None:
-                progress(epoch, rows)
-        seconds = time.perf_counter() - began
-        return [self._result(r, run, seconds) for r, run in enumerate(self.runs)]
+                progress(done, rows)
+        return [self._result(r, run) for r, run in enumerate(self.runs)]
 
     def _epoch(self, epoch: int) -> None:
         before = self.servers.clone()
@@ -202,27 +211,22 @@ class Engine:
         return state
 
     def _evaluate(self, epoch: int) -> list[dict[str, float]]:
-        every, last = self.config.evaluate, epoch + 1 == self.config.epochs
-        if not every or ((epoch + 1) % every and not last):
+        """Measure the servers at x_epoch, if it is their time."""
+        every = self.config.evaluate
+        if not every or (epoch % every and epoch < self.config.epochs):
             return [{} for _ in self.runs]
         for run, server in zip(self.runs, self.servers, strict=True):
-            missed = float(len(run.late))
-            measured = self.evaluator.measure(server)
-            run.rows.append({"epoch": epoch + 1.0, "round": float(run.clock), **measured, "missed": missed})
+            head = {"epoch": float(epoch), "round": float(run.clock)}
+            run.rows.append({**head, **self.evaluator.measure(server), "missed": float(len(run.late))})
+            run.seconds.append(self.spent)
         return [run.rows[-1] for run in self.runs]
 
-    def _result(self, r: int, run: _Run, seconds: float) -> Simulation:
-        names = list(run.rows[0]) if run.rows else []
-        table = {name: np.array([row[name] for row in run.rows]) for name in names}
+    def _result(self, r: int, run: _Run) -> Simulation:
+        weights = self.layout.named(self.servers[r])
         return Simulation(
-            run.policy,
-            run.config,
-            table,
-            np.array(run.orders),
-            self.layout.named(self.servers[r]),
-            run.state,
-            seconds,
-        )
+            run.policy, run.config, _columns(run.rows), np.array(run.orders), weights, run.state,
+            np.array(run.seconds),
+        )  # fmt: skip
 
     def fingerprint(self) -> str:
         """What a checkpoint belongs to: settings, policies, model and data."""
@@ -235,17 +239,17 @@ class Engine:
     def _saved(self, epochs: int) -> dict[str, Any]:
         runs = {}
         for r, run in enumerate(self.runs):
-            names = list(run.rows[0]) if run.rows else []
             runs[f"{r}"] = {
                 "state": state_dict(run.policy, run.state),
                 "late": run.late,
                 "clock": run.clock,
                 "orders": np.array(run.orders),
-                "table": {name: np.array([row[name] for row in run.rows]) for name in names},
+                "table": _columns(run.rows),
+                "seconds": np.array(run.seconds),
                 "inner": run.inner.state_dict() if run.inner else {},
             }
-        servers = self.servers.cpu().numpy()
-        return {"fingerprint": self.fingerprint(), "epochs": epochs, "servers": servers, "runs": runs}
+        head = {"fingerprint": self.fingerprint(), "epochs": epochs, "spent": self.spent}
+        return {**head, "servers": self.servers.cpu().numpy(), "runs": runs}
 
     def _resume(self) -> int:
         path = self.config.checkpoint
@@ -253,6 +257,7 @@ class Engine:
         if saved is None:
             return 0
         self.servers.copy_(torch.from_numpy(saved["servers"]))
+        self.spent = float(saved["spent"])
         for r, run in enumerate(self.runs):
             own = saved["runs"][f"{r}"]
             run.state = load_state_dict(run.policy, own["state"])
@@ -260,6 +265,7 @@ class Engine:
             table = own.get("table", {})
             rounds = len(next(iter(table.values()))) if table else 0
             run.rows = [{name: float(column[i]) for name, column in table.items()} for i in range(rounds)]
+            run.seconds = own["seconds"].tolist()
             if run.inner:
                 run.inner.load_state_dict(own.get("inner", {}))
         return int(saved["epochs"])
@@ -271,6 +277,10 @@ class Engine:
             for stream in ("batches", "augment")
         ]
         return both[0].to(self.servers.device), both[1].to(self.servers.device)
+
+
+def _columns(rows: list[dict[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
+    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else {})}
 
 
 def _check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> None:
