@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.measure import drift, order_error
+from wellorder.measure import at_once, drift, order_error
 from wellorder.order import Order, Policy
-from wellorder.problems.problem import BLOCK, Problem, gradient, start_of, steps
+from wellorder.problems.problem import Problem, gradient, start_of, steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +79,12 @@ def sgd(
     check_numbers(step_size=step_size, epochs=epochs, proximal=proximal)
     first = start_of(problem, start)
     record = Recorder(problem, policy, step_size, epochs, seed, p, first)
-    state, x = policy.init(problem.n, seed=seed), first
+    state, x, width = policy.init(problem.n, seed=seed), first, at_once(problem.dim)
     for epoch in range(epochs):
         state = observe_fresh(problem, policy, state, x)
         order, here, far = state.order, x, 0.0
-        for at in range(0, problem.n, BLOCK):
-            units = order[at : at + BLOCK]
+        for at in range(0, problem.n, width):
+            units = order[at : at + width]
             points, signals = steps(problem, units, x, step_size)
             x = points[-1]
             points[0] = here
@@ -101,9 +101,9 @@ def sgd(
 def observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: npt.NDArray[np.float64]) -> Any:
     """Show the policy every unit's gradient at ``x``, in visiting order, if it asks for that now."""
     if policy.needs.at_start(state.epoch):
-        order = state.order
-        for at in range(0, problem.n, BLOCK):
-            units = order[at : at + BLOCK]
+        order, width = state.order, at_once(problem.dim)
+        for at in range(0, problem.n, width):
+            units = order[at : at + width]
             state = policy.observe(state, units, problem.gradients(units, x))
     return state
 

@@ -17,12 +17,21 @@ BLOCK = 256
 Lookup = Callable[[Order], npt.NDArray[np.float64]]
 
 
+def at_once(dim: int) -> int:
+    """How many rows of ``dim`` numbers to hold at a time: as fit a first-level cache, and never fewer than 256.
+
+    >>> at_once(1), at_once(1_000_000)
+    (4096, 256)
+    """
+    return max(BLOCK, 4096 // dim)
+
+
 def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int = 1) -> float:
     """Order error of visiting ``vectors`` in ``order`` (``def:order error``, ``def:FL:order error``).
 
     φ̄ = max over n of ‖Σ_{i<n} (z_π(i) − mean z)‖_p, with n = every, 2·every, … ≤ N:
     ``every=1`` for SGD, ``every=S`` for federated rounds of S clients.
-    Exact, in float64; O(n·d) time, O(256·d) memory beyond the vectors.
+    Exact, in float64; O(n·d) time; memory beyond the vectors: see `at_once`.
 
     Parameters
     ----------
@@ -46,9 +55,10 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
         raise ValueError(f"p={p!r}: pass a norm p >= 1, or numpy.inf")
     if every < 1:
         raise ValueError(f"every={every!r}: pass a number of steps, 1 or more")
-    mean = sum(rows.sum(axis=0) for rows in map(rows_of, _blocks(np.arange(len(steps))))) / len(steps)
+    width = at_once(rows_of(steps[:1]).shape[1])
+    mean = sum(rows.sum(axis=0) for rows in map(rows_of, _blocks(np.arange(len(steps)), width))) / len(steps)
     prefix, worst, seen = np.zeros(len(mean)), 0.0, 0
-    for units in _blocks(steps):
+    for units in _blocks(steps, width):
         worst = max(worst, _prefixes(rows_of(units), mean, prefix, seen, every, p))
         seen += len(units)
     return float(worst)
@@ -142,8 +152,8 @@ def _lookup(vectors: Any, steps: Order) -> Lookup:
     return lambda units: rows[units].astype(np.float64, copy=False)
 
 
-def _blocks(units: Order) -> list[Order]:
-    return [units[at : at + BLOCK] for at in range(0, len(units), BLOCK)]
+def _blocks(units: Order, width: int = BLOCK) -> list[Order]:
+    return [units[at : at + width] for at in range(0, len(units), width)]
 
 
 @numba.njit(cache=True)

@@ -12,8 +12,9 @@ import numpy as np
 from wellorder.algorithm import check_numbers, observe_fresh
 from wellorder.federated.algorithm import amplified, check_rounds
 from wellorder.federated.rounds import Rounds, rounds
+from wellorder.measure import at_once
 from wellorder.order import Order, Policy
-from wellorder.problems.problem import BLOCK, Point, Problem, start_of
+from wellorder.problems.problem import Point, Problem, start_of
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _epoch(
 ) -> tuple[Any, Point] | None:
     """Visit every unit; None if the points left the finite numbers."""
     order = state.order
-    width = max(1, BLOCK // plan.cohort) * plan.cohort
+    width = max(1, at_once(problem.dim) // (plan.cohort * plan.local_steps)) * plan.cohort
     for at in range(0, problem.n, width):
         units = order[at : at + width]
         points, signals = rounds(problem, units, w, plan)

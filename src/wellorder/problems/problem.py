@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.measure import at_once
 from wellorder.order import Order
 
 Point = npt.NDArray[np.float64]
@@ -48,10 +49,11 @@ def start_of(problem: Problem, start: npt.ArrayLike | None = None) -> Point:
 
 
 def gradient(problem: Problem, x: Point) -> Point:
-    """∇f(x), the mean over all units; O(n·d) time, O(BLOCK·d) memory."""
+    """∇f(x), the mean over all units; O(n·d) time, and the memory of `wellorder.measure.at_once`."""
     total = np.zeros(problem.dim)
-    for at in range(0, problem.n, BLOCK):
-        total += problem.gradients(np.arange(at, min(at + BLOCK, problem.n)), x).sum(axis=0)
+    width = at_once(problem.dim)
+    for at in range(0, problem.n, width):
+        total += problem.gradients(np.arange(at, min(at + width, problem.n)), x).sum(axis=0)
     return total / problem.n
 
 
