@@ -18,7 +18,7 @@ Lookup = Callable[[Order], npt.NDArray[np.float64]]
 
 
 def at_once(dim: int) -> int:
-    """How many rows of ``dim`` numbers to hold at a time: as fit a first-level cache, and never fewer than 256.
+    """How many rows of ``dim`` numbers to take at a time: as fit a processor cache, and never below 256.
 
     >>> at_once(1), at_once(1_000_000)
     (4096, 256)
