@@ -74,7 +74,7 @@ class OrderedStrategy(Strategy):
         ``"query"`` asks each ClientApp for its name or partition-id; ``"key"`` uses the node's public key,
         which is stable where SuperNodes are started with keys of their own.
     signals
-        ``"exact"``, ``"sketch"`` (16,384 numbers), or ``"auto"``: exact up to about a million parameters.
+        ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters.
     state
         A file that is rewritten after each round, whole; if it exists, `start` goes on from it.
     tolerance

@@ -46,7 +46,8 @@ def test_a_sketch_does_what_the_definition_says_however_the_vector_is_cut(dim, s
     x = np.random.default_rng(seed).standard_normal(dim)
     slow = np.zeros(64)
     for i in range(dim):
-        slow[(i % 64 + sketch.shifts[i // 64]) % 64] += sketch.signs[i] * x[i]
+        sign = sketch.signs[i % 64] * sketch.turns[i // 64]
+        slow[(i % 64 + sketch.shifts[i // 64]) % 64] += sign * x[i]
     np.testing.assert_allclose(sketch.of(np.array_split(x, pieces)), slow, atol=1e-12)
 
 

@@ -18,7 +18,7 @@ from wellorder.participation.updates import Arrays, Signal, Sketch, UnfitError
 
 Signals = Literal["auto", "exact", "sketch"]
 EXACT_UP_TO = 2**20
-SKETCH_WIDTH = 2**14
+SKETCH_WIDTH = 2**10
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Conductor:
                 "arrays: the model has no floating-point arrays, so its updates have no direction"
             )
         sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
-        if sketched and (self.sketch is None or len(self.sketch.signs) != dim):
+        if sketched and (self.sketch is None or self.sketch.dim != dim):
             self.sketch = Sketch.draw(dim, SKETCH_WIDTH, self.course.seed)
         return Signal.relative_to(self.model, sketch=self.sketch, cap=self.tolerance.norm_cap)
 

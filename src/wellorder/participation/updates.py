@@ -23,14 +23,15 @@ class UnfitError(ValueError):
 class Sketch:
     """A random linear map to ``width`` numbers that keeps inner products up to about 1/√width.
 
-    Coordinate i gets a random sign and is added to one of ``width`` sums; consecutive coordinates go to
-    different sums, and each stretch of ``width`` coordinates is rotated at random, so that the rows of a
-    weight matrix do not fall on one another. O(d) time, one byte a coordinate.
+    The vector is cut into stretches of ``width``; each is given random signs by place and one more as a
+    whole, rotated at random, and added up. Two coordinates that fall on one another then have independent
+    signs, so inner products are unbiased. O(d) time, O(width + d/width) memory.
     """
 
-    width: int
-    signs: npt.NDArray[np.int8] = field(repr=False)
+    signs: npt.NDArray[np.float32] = field(repr=False)
+    turns: npt.NDArray[np.float32] = field(repr=False)
     shifts: npt.NDArray[np.int64] = field(repr=False)
+    dim: int
 
     @staticmethod
     def draw(dim: int, width: int, seed: int) -> Sketch:
@@ -42,15 +43,15 @@ class Sketch:
         >>> bool(abs(a @ a - rows[0] @ rows[0]) < 0.1 * (rows[0] @ rows[0])), bool(abs(a @ b) < 0.1 * (a @ a))
         (True, True)
         """
-        draw = rng(seed, 0, "sketch")
-        signs = (2 * draw.integers(0, 2, dim, dtype=np.int8) - 1).astype(np.int8)
-        return Sketch(width, signs, draw.integers(0, width, dim // width + 1))
+        draw, count = rng(seed, 0, "sketch"), dim // width + 1
+        signs, turns = (1 - 2 * draw.integers(0, 2, n).astype(np.float32) for n in (width, count))
+        return Sketch(signs, turns, draw.integers(0, width, count), dim)
 
     def of(self, pieces: list[npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
         """Sketch the vector whose consecutive pieces are given."""
-        out, at = np.zeros(self.width), 0
+        out, at = np.zeros(len(self.signs)), 0
         for piece in pieces:
-            _fold(piece, self.signs, self.shifts, at, out)
+            _fold(piece, self.signs, self.turns, self.shifts, at, out)
             at += piece.size
         return out
 
@@ -148,14 +149,17 @@ def _subtract(before, after, out):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _fold(piece, signs, shifts, at, out):  # type: ignore[no-untyped-def]
-    """Add the signed coordinates ``at``, ``at + 1``, … to their sums."""
-    width = len(out)
+def _fold(piece, signs, turns, shifts, at, out):  # type: ignore[no-untyped-def]
+    """Add the coordinates ``at``, ``at + 1``, … with their signs to their sums."""
+    width, count = len(out), len(piece)
     i = 0
-    while i < len(piece):
-        block, offset = divmod(at + i, width)
+    while i < count:
+        block = (at + i) // width
+        offset = (at + i) - block * width
         place = (offset + shifts[block]) % width
-        run = min(len(piece) - i, width - offset, width - place)
-        for j in range(run):
-            out[place + j] += np.float64(piece[i + j]) * signs[at + i + j]
+        run = min(count - i, width - offset, width - place)
+        turn = turns[block]
+        into, sign, part = out[place : place + run], signs[offset : offset + run], piece[i : i + run]
+        for j in range(run):  # slices let the compiler use vector registers
+            into[j] += turn * sign[j] * part[j]
         i += run
