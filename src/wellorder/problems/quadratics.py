@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -32,9 +33,9 @@ class Quadratics:
         """The first point: ones."""
         return np.ones(self.dim)
 
-    @property
+    @cached_property
     def minimiser(self) -> Point:
-        best: Point = -self.b.mean(axis=0) / (2 * self.a.mean(axis=0))
+        best: Point = frozen(-self.b.mean(axis=0) / (2 * self.a.mean(axis=0)))
         return best
 
     def gradients(self, units: Order, x: Point) -> Matrix:
