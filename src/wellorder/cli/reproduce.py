@@ -12,10 +12,19 @@ import typer
 from rich.table import Table
 
 from wellorder.cli.display import bar, console, refusing, shown
+from wellorder.cli.reproduce_clients import command_for
 from wellorder.experiments.folder import cores, machine, versions
 from wellorder.report.table import write_table, write_text
 
 app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
+
+
+app.command("fig2")(
+    command_for("fig2", "Figure 2: federated training of the paper's CNN (table, figures, report).")
+)
+app.command("fig3")(
+    command_for("fig3", "Figure 3: federated training of ResNet-10 (table, figures, report).")
+)
 
 
 @app.callback()
