@@ -1,0 +1,1 @@
+"""A Flower app whose clients take turns in a policy's order."""
