@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import wellorder
+from wellorder.problems import quadratics
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -118,6 +120,18 @@ def test_every_name_in_the_inventory_exists():
         for path in re.findall(r"`(wellorder(?:\.\w+)+)`", row.split("planned")[0]):
             module, _, name = path.rpartition(".")
             assert hasattr(importlib.import_module(module), name), path
+
+
+@pytest.mark.parametrize(
+    "name", ["RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB", "Herding"]
+)
+def test_the_readme_shows_what_the_demo_measures(name):
+    row = re.search(rf"^\| \**`{name}`.*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
+    distance, _, error, _ = (float(cell.strip("* ")) for cell in row.split("|")[2:6])
+    setting = {"step_size": 1e-3, "epochs": 40, "policy": getattr(wellorder, name)()}
+    runs = [wellorder.sgd(quadratics(1000, seed=seed), seed=seed, **setting) for seed in range(10)]
+    assert f"{np.median([run.distance[-1] for run in runs]):.1e}" == f"{distance:.1e}"
+    assert f"{np.median([run.order_error[-1] for run in runs]):.1f}" == f"{error:.1f}"
 
 
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path):
