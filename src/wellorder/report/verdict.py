@@ -82,8 +82,7 @@ def headline(found: Sequence[Verdict], baseline: str) -> str:
     best, names = better[0], _listed([v.policy for v in better])
     line = f"{names} {'does' if len(better) == 1 else 'do'} better than {baseline} here"
     if np.isfinite(best.epochs) and best.epochs < 1:
-        who = "" if len(better) == 1 else f"{best.policy} "
-        line += f", {who}reaching its final value in {best.epochs:.2f} of its epochs"
+        line += f": {best.policy} needs {best.epochs:.2f} of its epochs"
     return line + "."
 
 
