@@ -24,10 +24,27 @@ class TensorRows:
         return self.rows @ self.rows.T
 
     def dot(self, vector: Vector) -> Any:
+        if len(vector) != self.rows.shape[1]:
+            raise ValueError(other_dimension(self.rows.shape[1], len(vector)))
         return self.rows @ at_home(vector, self.rows).to(self.rows.dtype)
 
     def combine(self, weights: npt.NDArray[np.float64]) -> Vector:
-        return (self.rows.new_tensor(weights) @ self.rows).double()
+        return wide(self.rows.new_tensor(weights) @ self.rows)
+
+    def minus(self, center: Vector) -> TensorRows:
+        """Every row minus ``center``, before any product could cancel."""
+        if len(center) != self.rows.shape[1]:
+            raise ValueError(other_dimension(self.rows.shape[1], len(center)))
+        return TensorRows(self.rows - at_home(center, self.rows).to(self.rows.dtype))
+
+    def differences(self, pending: Vector) -> TensorRows:
+        """Differences of consecutive rows, the first row paired with ``pending`` if that is not empty."""
+        rows, first = self.rows, int(bool(len(pending)))
+        apart = rows.new_empty(((len(rows) + first) // 2, rows.shape[1]))
+        if first and len(apart):
+            apart[:1] = -TensorRows(rows[:1]).minus(pending).rows
+        apart[first:] = rows[first:-1:2][: len(apart) - first] - rows[first + 1 :: 2]
+        return TensorRows(apart)
 
 
 def block_of(signals: Any, count: int) -> Rows | Signals:
@@ -39,34 +56,52 @@ def block_of(signals: Any, count: int) -> Rows | Signals:
     elif hasattr(signals, "detach"):
         tensor = signals.detach()
         _check_rows("signals", tuple(tensor.shape))
-        floats = tensor if tensor.is_floating_point() and tensor.element_size() > 2 else tensor.float()
-        block = _float_rows(np.asarray(floats)) if tensor.device.type == "cpu" else TensorRows(floats)
+        if tensor.is_complex():
+            raise ValueError(f"signals of dtype {tensor.dtype}: pass real numbers (float32 or float64)")
+        if not tensor.is_floating_point():
+            tensor = wide(tensor)
+        elif tensor.element_size() < 4:
+            tensor = tensor.float()
+        block = _float_rows(np.asarray(tensor)) if tensor.device.type == "cpu" else TensorRows(tensor)
     else:
-        block = _float_rows(np.asarray(signals))
+        block = _float_rows(np.asarray(signals)) if count or len(signals) else np.empty((0, 1))
     if len(block) != count:
         raise ValueError(f"{len(block)} signals for {count} units; pass one signal (row) per unit")
     return block
 
 
-def dense(signals: Any, count: int) -> Rows:
-    """Take the caller's signals as NumPy rows; refuses products of unseen vectors."""
+def dense(signals: Any, count: int, name: str = "signals") -> Rows:
+    """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use."""
     block = block_of(signals, count)
     if isinstance(block, TensorRows):
         block = np.asarray(block.rows.cpu())
     if not isinstance(block, np.ndarray):
         raise ValueError(
-            f"signals={type(signals).__name__}: this policy keeps whole rows; pass a 2-D array (b, d), "
+            f"{name}={type(signals).__name__}: whole rows are needed here; pass a 2-D array (b, d), "
             "or use GraB or PairGraB, which need only products"
         )
-    if not np.isfinite(block).all():
-        raise ValueError(not_finite(int(np.argmin(np.isfinite(block).all(axis=1)))))
+    good = usable(block)
+    if not good.all():
+        raise ValueError(not_finite(int(np.argmin(good)), name))
     return block
+
+
+def usable(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows can be balanced: finite, and small enough for their squares to be."""
+    most = rows.dtype.type(min(1e150, np.finfo(rows.dtype).max))
+    good: npt.NDArray[np.bool_] = (np.abs(rows) <= most).all(axis=1)  # False for NaN
+    return good
+
+
+def wide(tensor: Any) -> Any:
+    """The tensor in the widest precision its device has: float64, but float32 on Apple's."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
 def at_home(vector: Vector, like: Any) -> Vector:
     """Bring a vector to where ``like`` lives: a NumPy copy from a checkpoint becomes a tensor again."""
     if isinstance(vector, np.ndarray) and hasattr(like, "new_tensor"):
-        return like.new_empty(0).double().new_tensor(vector)
+        return wide(like.new_empty(0)).new_tensor(vector)
     return vector
 
 
@@ -82,11 +117,16 @@ def to_numpy(array: Any) -> npt.NDArray[np.float64]:
     return np.asarray(array, np.float64)
 
 
-def not_finite(row: int) -> str:
+def other_dimension(dim: int, others: int) -> str:
+    """Say that rows of another length came before."""
+    return f"signals of dimension {dim}: this epoch's others had {others}; pass rows of one length"
+
+
+def not_finite(row: int, name: str = "signals") -> str:
     """Say which row cannot be balanced, and what to do about it."""
     return (
-        f"signals[{row}] is NaN or infinite; leave that unit out of the call (it stays unobserved), "
-        "or clip the gradient"
+        f"{name}[{row}] is NaN or infinite (or too large to be squared); leave that unit out of the call "
+        "(it stays unobserved), or clip the gradient"
     )
 
 
