@@ -396,7 +396,7 @@ def test_sketches_keep_inner_products_on_average(kind_of):
     from wellorder.torch.sketching import SketchSource
 
     exact = ExactSource(Exact(mean=False), model)
-    sources = [SketchSource(Sketch(mean=False), model, seed) for seed in range(100)]
+    sources = [SketchSource(Sketch(side=99, mean=False), model, seed) for seed in range(100)]
     for source in (exact, *sources):
         source.open(4)
     model(x).pow(3).sum().backward()

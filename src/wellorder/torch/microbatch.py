@@ -22,7 +22,7 @@ class MicroBatch:
     parameters' sizes and scaled so that inner products keep their expectation.
     """
 
-    coordinates: int = 16384
+    coordinates: int = 8192
 
     def __post_init__(self) -> None:
         if self.coordinates < 1:

@@ -30,11 +30,12 @@ class Sketch:
     size: int = 512
     height: int = 16
     filters: int = 4
+    side: int = 8
     layers: int = 16
     mean: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("size", "height", "filters", "layers"):
+        for name in ("size", "height", "filters", "side", "layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: pass a number of 1 or more")
 
@@ -107,6 +108,16 @@ def spread(layers: list[Layer], count: int) -> list[Layer]:
     return [layers[-1 - round(i * (len(layers) - 1) / max(count - 1, 1))] for i in range(count)][::-1]
 
 
+def best_height(spec: Sketch, inputs: int, outputs: int) -> int:
+    """Rows of P, a power of two from half of ``spec.height`` to twice it, that make P e and Q a cheapest.
+
+    >>> best_height(Sketch(), 784, 1024), best_height(Sketch(), 128, 50000), best_height(Sketch(), 4096, 128)
+    (16, 8, 32)
+    """
+    ideal = round(math.log2(math.sqrt(spec.size * inputs / outputs)))
+    return int(min(max(2**ideal, spec.height // 2), 2 * spec.height))
+
+
 def sketchable(layers: list[Layer]) -> list[Layer]:
     """Layers with a weight that is trained and a rule to sketch it."""
     kinds = (nn.Linear, nn.Embedding, *CONVS)
@@ -126,11 +137,12 @@ class Projection:
         else:
             outputs, inputs = weight.shape[0] // self.groups, weight[0].numel()
         bias = getattr(module, "bias", None)
-        self.height = min(outputs, spec.height)
+        free = isinstance(module, nn.Embedding)  # Q a is a look-up
+        self.height = min(outputs, best_height(spec, 1 if free else inputs, outputs))
         wide = min(inputs + (bias is not None), max(1, spec.size // self.height))
         self.width = min(wide, spec.filters) if isinstance(module, CONVS) else wide
         self.size = self.height * self.width
-        self.start = 0
+        self.start, self.side = 0, spec.side
         draw = rng(seed, 0, f"sketch.{layer.name}")
 
         def signs(*shape: int) -> Tensor:
@@ -158,32 +170,45 @@ class Projection:
         target = rows[:, self.start : self.start + self.size].view(len(rows), self.height, self.width)
         if isinstance(self.module, CONVS):
             e, q = self._convolution(left, right, constant, given.to(gradient.dtype), gradient)
+            e, q = e.to(rows.dtype), q.to(rows.dtype)
+            if self.groups > 1:
+                b, g = len(rows), self.groups
+                e = e.view(b, g, self.height, -1).transpose(1, 2).flatten(2)
+                q = q.view(b, g, self.width, -1).transpose(1, 2).flatten(2)
+            target.baddbmm_(e, q.mT)
+            return
+        e = gradient if left is None else gradient @ left[0].T
+        if isinstance(self.module, nn.Embedding):
+            q = functional.embedding(given, right)
         else:
-            e = gradient if left is None else gradient @ left[0].T
-            if isinstance(self.module, nn.Embedding):
-                q = functional.embedding(given, right)
-            else:
-                q = functional.linear(given.to(gradient.dtype), right, constant)
-            e, q = e.reshape(len(rows), -1, self.height), q.reshape(len(rows), -1, self.width)
-        if e.shape[1] == 1:
-            target.addcmul_(e.mT.to(rows.dtype), q.to(rows.dtype))
-        else:
-            target.baddbmm_(e.mT.to(rows.dtype), q.to(rows.dtype))
+            q = functional.linear(given.to(gradient.dtype), right, constant)
+        if q.ndim == 2:
+            target.addcmul_(e.unsqueeze(2).to(rows.dtype), q.unsqueeze(1).to(rows.dtype))
+            return
+        e, q = e.reshape(len(rows), -1, self.height), q.reshape(len(rows), -1, self.width)
+        target.baddbmm_(e.mT.to(rows.dtype), q.to(rows.dtype))
 
     def _convolution(
         self, left: Any, right: Tensor, constant: Any, a: Tensor, e: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """P e and Q a at all positions of all groups: (b, G·T, height) and (b, G·T, width)."""
-        m, b = self.module, len(a)
-        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(m.kernel_size) - 1]
+        """P e (b, G·height, T) and Q a (b, G·width, T) at some of the positions, evenly spread."""
+        m, dims = self.module, a.ndim - 2
+        thin = tuple(-(-side // self.side) for side in e.shape[2:])
+        if max(thin) > 1:
+            e = e[(slice(None), slice(None), *(slice(None, None, step) for step in thin))]
         padding = m.padding
         if m.padding_mode != "zeros":
             a, padding = functional.pad(a, m._reversed_padding_repeated_twice, mode=m.padding_mode), 0
-        q = conv(a, right, constant, m.stride, padding, m.dilation, m.groups)
-        q = q.reshape(b, self.groups, self.width, -1).transpose(2, 3).reshape(b, -1, self.width)
-        e = e.reshape(b, self.groups, -1, e[0, 0].numel())
-        e = e if left is None else left @ e
-        return e.transpose(2, 3).reshape(b, -1, self.height), q
+        elif isinstance(padding, str):
+            a, padding = functional.pad(a, m._reversed_padding_repeated_twice), 0
+        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[dims - 1]
+        stride = tuple(s * t for s, t in zip(m.stride, thin, strict=True))
+        q = conv(a, right, constant, stride, padding, m.dilation, m.groups).flatten(2)
+        weight = math.prod(thin)
+        e = e.flatten(2) if weight == 1 else e.flatten(2) * weight
+        if left is not None:
+            e = (left @ e.unflatten(1, (self.groups, -1))).flatten(1, 2)
+        return e, q
 
     def _as(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
         if (dtype, device) not in self._cast:

@@ -11,6 +11,10 @@ TASKS = {
     "quadratics": "wellorder.experiments.tasks.embedded:quadratics",
     "digits": "wellorder.experiments.tasks.embedded:digits",
     "digits-mlp": "wellorder.experiments.tasks.embedded:digits_mlp",
+    "fashion-mnist": "wellorder.experiments.tasks.pictures:fashion_mnist",
+    "fashion-mnist-logistic": "wellorder.experiments.tasks.pictures:fashion_mnist_logistic",
+    "cifar10": "wellorder.experiments.tasks.pictures:cifar10",
+    "cifar10-cnn": "wellorder.experiments.tasks.pictures:cifar10_cnn",
 }
 """Where each task is made: a module and a function without arguments. Modules are imported on demand."""
 

@@ -1,0 +1,119 @@
+"""The models that the torch benchmarks train: LeNet, the FedDyn CNN, ResNets, a transformer LM, an MLP."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class LeNet(nn.Module):
+    """Two convolutions and three linear layers, 62,006 parameters on CIFAR images."""
+
+    def __init__(self, channels: int = 3, side: int = 32, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+        flat = 16 * (((side - 4) // 2 - 4) // 2) ** 2
+        self.fc1, self.fc2, self.fc3 = nn.Linear(flat, 120), nn.Linear(120, 84), nn.Linear(84, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc3(functional.relu(self.fc2(x)))
+
+
+class CNN(nn.Module):
+    """Two 5×5 convolutions of 64 filters, then 1600-384-192-10, without normalisation."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 64, 5), nn.Conv2d(64, 64, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(1600, 384), nn.Linear(384, 192), nn.Linear(192, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc3(functional.relu(self.fc2(x)))
+
+
+class Block(nn.Module):
+    """A basic residual block with GroupNorm, or BatchNorm, or none."""
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: type | None) -> None:
+        super().__init__()
+        make = (lambda: nn.GroupNorm(8, width)) if norm is nn.GroupNorm else (norm and (lambda: norm(width)))
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.norm1, self.norm2 = (make(), make()) if make else (nn.Identity(), nn.Identity())
+        same = stride == 1 and inputs == width
+        self.short = nn.Identity() if same else nn.Conv2d(inputs, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(y)) + self.short(x))
+
+
+class ResNet(nn.Module):
+    """Residual network with a 3×3 stem: blocks (1, 1, 1, 1) for ResNet-10, (2, 2, 2, 2) for ResNet-18."""
+
+    def __init__(self, blocks: tuple[int, ...], norm: type | None = nn.GroupNorm, classes: int = 10) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.ReLU()]
+        width = 64
+        for stage, count in enumerate(blocks):
+            for block in range(count):
+                wide = 64 * 2**stage
+                layers.append(Block(width, wide, 2 if stage and not block else 1, norm))
+                width = wide
+        self.body, self.head = nn.Sequential(*layers), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).mean((2, 3)))
+
+
+class Attention(nn.Module):
+    """A pre-norm block: causal attention, then a two-layer perceptron."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.mix(self.norm1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class LM(nn.Module):
+    """A decoder-only language model with learned positions and a tied output layer."""
+
+    def __init__(self, vocabulary: int, width: int, heads: int, depth: int, length: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Attention(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        for p in self.parameters():
+            if p.ndim > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        return self.head(self.norm(self.blocks(self.tokens(ids) + self.places(places))))
+
+
+def mlp(*widths: int) -> nn.Module:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
