@@ -60,8 +60,8 @@ def test_a_run_is_a_folder_of_data(task, tmp_path):
     assert config["resolved"]["step_size"] == 2e-3
     assert config["resolved"]["policies"]["RR"] == "RandomReshuffling()"
     about = json.loads((tmp_path / "run/about.json").read_text())
-    assert about["versions"]["numpy"] == np.__version__
-    assert about["machine"]["cores"] >= 1
+    assert about["started"][0]["versions"]["numpy"] == np.__version__
+    assert about["started"][0]["machine"]["cores"] >= 1
     assert RunFolder(tmp_path / "run").table().equals(done.table)
 
 
@@ -90,6 +90,22 @@ def test_a_folder_of_other_options_is_not_resumed(task, tmp_path):
     other = Config(policies=("RR", "PairGraB"), epochs=5, seeds=(0, 1, 3))
     with pytest.raises(ValueError, match=r"epochs=5 \(was 4\)"):
         compare(task, other, out=tmp_path, resume=True)
+
+
+def test_a_run_resumed_under_other_versions_says_so_in_its_report(task, tmp_path):
+    compare(task, SMALL, out=tmp_path)
+    about = json.loads((tmp_path / "about.json").read_text())
+    about["started"][0]["versions"]["numpy"] = "1.0"
+    (tmp_path / "about.json").write_text(json.dumps(about))
+    done = compare(task, SMALL, out=tmp_path, resume=True)
+    assert f"resumed under other conditions: numpy (1.0, {np.__version__})" in done.folder.mixed()
+    assert "resumed under other conditions" in publish(done).read_text(encoding="utf-8")
+
+
+def test_a_single_policy_is_reported_without_a_verdict(task, tmp_path):
+    done = compare(task, Config(policies=("GraB",), epochs=2, seeds=(0, 1)), out=tmp_path)
+    assert done.verdicts == []
+    assert "GraB alone was trained" in publish(done).read_text(encoding="utf-8")
 
 
 def test_tuning_on_the_baseline_is_reused_and_remembered(task, tmp_path):
@@ -149,6 +165,7 @@ def test_federated_settings_reach_the_training(task):
     table = compare(task, config).table
     run = fedavg(quadratics(60), wo.PairGraB(), step_size=2e-3, epochs=3, seed=2, cohort=7, local_steps=3)
     np.testing.assert_array_equal(table.column("distance").to_numpy()[:3], run.distance)
+    np.testing.assert_array_equal(table.column("order_error").to_numpy()[:3], run.order_error)
     assert table.column("gradients").to_pylist() == [0, 180, 360, 540]
 
 
@@ -157,6 +174,8 @@ def test_federated_settings_reach_the_training(task):
     [
         ({"policies": ()}, "at least one policy"),
         ({"policies": ("PairGrap",)}, "did you mean PairGraB"),
+        ({"policies": ("AP([[0, 1, 2]])",)}, "not a permutation"),
+        ({"policies": ("Greedy(max_units=10)",)}, "policy Greedy"),
         ({"seeds": ()}, "seeds="),
         ({"seeds": (1, 1)}, "different"),
         ({"seeds": (-1,)}, "seeds="),
@@ -223,10 +242,13 @@ def test_more_processes_give_the_same_table(tmp_path):
 def test_a_worker_that_fails_is_reported_with_its_reason(task):
     from wellorder.experiments.pool import JobError
 
-    orders = wo.Arbitrary([[0, 1, 2]])
-    with pytest.raises(JobError, match="not a permutation"):
-        compare(task, Config(policies={"AP": orders}, epochs=2, seeds=(0, 1)), jobs=2)
+    config = Config(policies={"AP": wo.Arbitrary([range(60)])}, epochs=2, seeds=(0, 1))
+    for jobs in (1, 2):
+        with pytest.raises(JobError, match="orders: 1 given, but epoch 1 was opened"):
+            compare(task, config, jobs=jobs)
     with pytest.raises(ValueError, match="cannot travel to a worker process"):
         compare(
-            task, Config(policies={"AP": wo.Arbitrary(lambda epoch: [0])}, epochs=2, seeds=(0, 1)), jobs=2
+            task,
+            Config(policies={"AP": wo.Arbitrary(lambda epoch: np.arange(60))}, epochs=2, seeds=(0, 1)),
+            jobs=2,
         )

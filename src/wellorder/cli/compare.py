@@ -15,14 +15,13 @@ from wellorder.experiments.compare import Comparison, compare
 from wellorder.experiments.folder import RunFolder, cores, fresh_path
 from wellorder.experiments.plan import Config, resolve
 from wellorder.experiments.pool import JobError
+from wellorder.experiments.tasks import TASKS
 from wellorder.report.table import curves, number
 from wellorder.report.verdict import final_values, headline
 
 
 def command(
-    task: Annotated[
-        str | None, typer.Option(help="quadratics, digits or digits-mlp.  [default: digits]")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASKS)}.  [default: digits]")] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(

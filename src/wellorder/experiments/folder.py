@@ -98,13 +98,27 @@ class RunFolder:
             else bare
         )
 
+    def mixed(self) -> str:
+        """What changed between the starts of the run, in words; empty if nothing did."""
+        starts = (self.read("about.json") or {"started": []})["started"]
+        facts = [{**start["versions"], "cpu": start["machine"]["cpu"]} for start in starts]
+        names = sorted({name for fact in facts for name in fact if fact[name] != facts[0].get(name)})
+        changes = [
+            f"{name} ({', '.join(dict.fromkeys(str(fact.get(name)) for fact in facts))})" for name in names
+        ]
+        return f"This run was resumed under other conditions: {'; '.join(changes)}." if changes else ""
+
     def _cell(self, policy: int, seed: int) -> Path:
         return self.path / "cells" / f"policy{policy}-seed{seed}.parquet"
 
     def _about(self) -> dict[str, Any]:
         before = self.read("about.json") or {}
-        started = [*before.get("started", []), datetime.now(UTC).isoformat(timespec="seconds")]
-        return {"versions": versions(), "machine": machine(), "started": started}
+        now = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "machine": machine(),
+        }
+        return {"started": [*before.get("started", []), now]}
 
 
 def versions() -> dict[str, str]:

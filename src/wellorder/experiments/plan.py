@@ -93,7 +93,12 @@ def resolve(task: Task | str, config: Config) -> Plan:
         chosen.epochs if config.epochs is None else config.epochs,
         config.cohort, config.local_steps, config.server_step,
     )  # fmt: skip
-    chosen.check(settings)
+    n = chosen.check(settings)
+    for label, policy in named.items():
+        try:
+            policy.init(n, seed=int(seeds[0]))
+        except ValueError as error:
+            raise ValueError(f"policy {label}: {error}") from None
     return Plan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
     )

@@ -66,7 +66,7 @@ def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
     if processes <= 1 or len(jobs) <= 1:
         warm: set[str] = set()
         for number, job in enumerate(jobs):
-            for row in train(job, warm):
+            for row in _explained(job, warm):
                 yield Report(number, row)
             yield Report(number, None)
         return
@@ -80,6 +80,13 @@ def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
             process.terminate()
         for _, process in workers:
             process.join()
+
+
+def _explained(job: Job, warm: set[str]) -> Iterator[Row]:
+    try:
+        yield from train(job, warm)
+    except Exception as error:
+        raise JobError(f"{job.label}, seed {job.seed}: {error}") from error
 
 
 def _serve(jobs: Sequence[Job], workers: dict[Any, Any]) -> Iterator[Report]:

@@ -78,8 +78,14 @@ def page_of(done: Comparison) -> Page:
         subtitle=f"{how} · {settings.epochs} epochs · {len(plan.seeds)} seeds · {chosen}",
         table=done.table, metrics=plan.task.metrics, baseline=plan.baseline,
         headline=headline(done.verdicts, plan.baseline), verdicts=done.verdicts, command=command_of(plan),
-        notes=[f"{label}: {search.note}." for label, search in done.searches.items()], how=facts,
+        notes=_notes(done), how=facts,
     )  # fmt: skip
+
+
+def _notes(done: Comparison) -> list[str]:
+    found = [f"{label}: {search.note}." for label, search in done.searches.items()]
+    mixed = done.folder.mixed() if done.folder is not None else ""
+    return [*found, mixed] if mixed else found
 
 
 def command_of(plan: Plan) -> str:

@@ -50,8 +50,8 @@ class Task(Protocol):
         """The coarse grid of the step-size search."""
         ...
 
-    def check(self, settings: Settings) -> None:
-        """Refuse settings that cannot be run, before anything is computed."""
+    def check(self, settings: Settings) -> int:
+        """Refuse settings that cannot be run, before anything is computed; returns the number of units."""
         ...
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
@@ -74,23 +74,27 @@ class ProblemTask:
     test: Callable[[Problem, Point], Mapping[str, float]] | None = None
     """Metrics on data that are not trained on, by column."""
 
-    def check(self, settings: Settings) -> None:
-        settings.check(self.problem_of(0).n)
+    def check(self, settings: Settings) -> int:
+        n = self.problem_of(0).n
+        settings.check(n)
+        return n
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
         problem, row = self.problem_of(seed), {}
         for moment in moments(problem, policy, settings, seed):
-            row = self._look(problem, moment)
+            row = self._look(problem, moment, settings.cohort)
             yield row
         for epoch in range(int(row["epoch"]) + 1, settings.epochs + 1):
             lost = {metric.column: np.inf if metric.lower_is_better else 0.0 for metric in self.metrics}
             yield {**row, **lost, "epoch": epoch}
 
-    def _look(self, problem: Problem, moment: Moment) -> dict[str, float]:
+    def _look(self, problem: Problem, moment: Moment, cohort: int) -> dict[str, float]:
         x, best = moment.x, problem.minimiser
         with np.errstate(all="ignore"):
             found = {"loss": problem.value(x)}
-            found["order_error"] = order_error(lambda units: problem.gradients(units, x), moment.order)
+            found["order_error"] = order_error(
+                lambda units: problem.gradients(units, x), moment.order, every=cohort
+            )
             if best is not None:
                 found["excess_loss"] = max(found["loss"] - problem.value(best), 0.0)
                 found["distance"] = float(np.linalg.norm(x - best))
