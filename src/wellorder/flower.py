@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.order import Policy
+from wellorder.order import Policy, units_of
 from wellorder.participation import Conductor, Tolerance, read, under, write
 from wellorder.policies import WithReplacement
 
@@ -100,6 +100,7 @@ class OrderedStrategy(Strategy):
         state: str | Path | None = None,
         tolerance: Tolerance | None = None,
     ) -> None:
+        units_of(1, seed)  # refuses a seed that is none
         _check_settings(policy, cohort, server_step, clients)
         _check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
         for layer in _layers(inner):

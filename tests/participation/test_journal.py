@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,20 @@ def test_objects_are_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be saved"):
         write(tmp_path / "s", {"x": np.array([{}])}, {})
     assert not (tmp_path / "s").exists()
+
+
+def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    write(path, {"x": np.zeros(3)}, {"at": 1})
+
+    def fail(self, target):
+        raise OSError("no")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="no"):
+        write(path, {"x": np.ones(3)}, {"at": 2})
+    assert read(path)[1] == {"at": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_killed_writer_leaves_a_whole_file(tmp_path):

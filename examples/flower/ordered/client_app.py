@@ -13,7 +13,8 @@ def train(message, context):
     config, node = context.run_config, context.node_config
     x, y = task.shard(node["partition-id"], node["num-partitions"])
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}
-    moved = task.train(model, x, y, config["local-steps"], config["step-size"], config["batch"])
+    seed = [config["seed"], node["partition-id"], message.content["config"]["server-round"]]
+    moved = task.train(model, x, y, config["local-steps"], config["step-size"], config["batch"], seed)
     records = {
         "arrays": ArrayRecord({name: Array(array) for name, array in moved.items()}),
         "metrics": MetricRecord({"num-examples": len(x), **task.evaluate(moved, x, y)}),

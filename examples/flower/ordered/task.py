@@ -41,12 +41,12 @@ def probabilities(model, x):
     return p / p.sum(axis=1, keepdims=True)
 
 
-def train(model, x, y, steps, step_size, batch):
-    """Local SGD: pass after pass over the client's mini-batches, in their own order."""
+def train(model, x, y, steps, step_size, batch, seed):
+    """Local SGD on random mini-batches."""
     weight, bias = model["weight"], model["bias"]
-    parts = [slice(at, at + batch) for at in range(0, len(x), batch)]
-    for step in range(steps):
-        part = parts[step % len(parts)]
+    draw = np.random.default_rng(seed)
+    for _ in range(steps):
+        part = draw.choice(len(x), min(batch, len(x)), replace=False)
         e = probabilities({"weight": weight, "bias": bias}, x[part])
         e[np.arange(len(e)), y[part]] -= 1
         weight = weight - step_size / len(e) * e.T @ x[part]
