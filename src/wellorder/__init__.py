@@ -1,7 +1,11 @@
 """wellorder: better orders than ``shuffle=True``.
 
-The public API on one screen. Nothing here imports torch or flwr.
+The public API on one screen. Nothing here imports torch or flwr; ``wellorder.torch``, ``wellorder.flower``
+and the other parts are loaded when they are first asked for.
 """
+
+import importlib
+from types import ModuleType
 
 from wellorder.algorithm import Run, sgd
 from wellorder.checks import check_policy
@@ -62,3 +66,16 @@ __all__ = [
     "sgd",
     "state_dict",
 ]
+
+_PARTS = ("federated", "flower", "problems", "theory", "torch")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load a part of the library at its first use: ``wellorder.torch`` after ``import wellorder``."""
+    if name in _PARTS:
+        return importlib.import_module(f"wellorder.{name}")
+    raise AttributeError(f"module 'wellorder' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_PARTS]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.kernels.signals import usable
 from wellorder.measure import at_once, drift, order_error
 from wellorder.order import Order, Policy
 from wellorder.problems.problem import Problem, gradient, start_of, steps
@@ -41,6 +42,7 @@ class Run:
     """η, the amplification at the epoch's end; 1 for SGD."""
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def sgd(
     problem: Problem,
     policy: Policy[Any],
@@ -53,6 +55,8 @@ def sgd(
     proximal: float = 0.0,
 ) -> Run:
     """Permutation-based SGD (Algorithm ``alg:SGD``): visit every unit, then let the policy permute.
+
+    A run that diverges goes on to its end, and its record says so by infinities and NaN.
 
     Parameters
     ----------
@@ -88,13 +92,14 @@ def sgd(
             points, signals = steps(problem, units, x, step_size)
             x = points[-1]
             points[0] = here
-            far = max(far, drift(points, p=p))
+            far = float(np.maximum(far, drift(points, p=p)))
             if policy.needs.at_visits():
-                state = policy.observe(state, units, signals)
+                state = observe_usable(policy, state, units, signals)
         if proximal:
             x = (x + proximal * first) / (1 + proximal)
         record.epoch(epoch, order, far, x)
-        state = policy.advance(state)
+        if epoch + 1 < epochs:
+            state = policy.advance(state)
     return record.run()
 
 
@@ -104,8 +109,18 @@ def observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: npt.NDAr
         order, width = state.order, at_once(problem.dim)
         for at in range(0, problem.n, width):
             units = order[at : at + width]
-            state = policy.observe(state, units, problem.gradients(units, x))
+            state = observe_usable(policy, state, units, problem.gradients(units, x))
     return state
+
+
+def observe_usable(policy: Policy[Any], state: Any, units: Order, signals: npt.NDArray[np.float64]) -> Any:
+    """Show the policy the signals that can be balanced; those of a run that diverged stay unobserved."""
+    good = usable(signals)
+    return (
+        policy.observe(state, units, signals)
+        if good.all()
+        else policy.observe(state, units[good], signals[good])
+    )
 
 
 class Recorder:
@@ -132,7 +147,7 @@ class Recorder:
     def epoch(self, q: int, order: Order, far: float, after: npt.NDArray[np.float64]) -> None:
         """Record epoch ``q``, which followed ``order``, strayed ``far`` and ended at ``after``."""
         problem, x = self.problem, self.x[q]
-        best = problem.minimiser
+        best = getattr(problem, "minimiser", None)
         self.orders[q], self.drift[q], self.x[q + 1] = order, far, after
         self.order_error[q] = order_error(
             lambda units: problem.gradients(units, x), order, p=self.p, every=self.federated.get("cohort", 1)

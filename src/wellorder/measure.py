@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.kernels.signals import block_of
-from wellorder.order import Order
+from wellorder.compiled import jit
+from wellorder.kernels.signals import TensorRows, block_of
+from wellorder.order import Order, whole
 
 BLOCK = 256
 Lookup = Callable[[Order], npt.NDArray[np.float64]]
@@ -31,7 +31,7 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
 
     φ̄ = max over n of ‖Σ_{i<n} (z_π(i) − mean z)‖_p, with n = every, 2·every, … ≤ N:
     ``every=1`` for SGD, ``every=S`` for federated rounds of S clients.
-    Exact, in float64; O(n·d) time; memory beyond the vectors: see `at_once`.
+    NaN if a vector is. Exact, in float64; O(n·d) time; memory beyond the vectors: see `at_once`.
 
     Parameters
     ----------
@@ -49,19 +49,18 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
     >>> order_error(z, [0, 1, 2, 3]), order_error(z, [0, 2, 1, 3]), order_error(z, [0, 2, 1, 3], every=2)
     (2.0, 1.0, 0.0)
     """
-    steps = np.asarray(order)
+    steps = _steps(order)
     rows_of = _lookup(vectors, steps)
     if not p >= 1:
         raise ValueError(f"p={p!r}: pass a norm p >= 1, or numpy.inf")
-    if every < 1:
-        raise ValueError(f"every={every!r}: pass a number of steps, 1 or more")
+    whole("every", every, least=1, cure="measure at multiples of this many steps")
     width = at_once(rows_of(steps[:1]).shape[1])
     mean = sum(rows.sum(axis=0) for rows in map(rows_of, _blocks(np.arange(len(steps)), width))) / len(steps)
     prefix, worst, seen = np.zeros(len(mean)), 0.0, 0
     for units in _blocks(steps, width):
-        worst = max(worst, _prefixes(rows_of(units), mean, prefix, seen, every, p))
+        worst = float(np.maximum(worst, _prefixes(rows_of(units), mean, prefix, seen, every, p)))
         seen += len(units)
-    return float(worst)
+    return worst
 
 
 def drift(points: npt.ArrayLike, *, p: float = 2) -> float:
@@ -113,7 +112,13 @@ def expansion(
         raise ValueError(
             f"problem={problem!r} has no Hessian–vector products; give it curve(units, x, vectors)"
         )
-    point, steps, S, K = np.asarray(x, np.float64), np.asarray(order), cohort, local_steps  # noqa: N806
+    S = whole("cohort", cohort, least=1)  # noqa: N806
+    K = whole("local_steps", local_steps, least=1)  # noqa: N806
+    point, steps = np.asarray(x, np.float64), _steps(order)
+    if len(steps) % S:
+        raise ValueError(
+            f"cohort={S}: the expansion takes rounds of one size; pass a divisor of {len(steps)}"
+        )
     mean = sum(problem.gradients(units, point).sum(axis=0) for units in _blocks(steps)) / len(steps)
     optimisation = -step_size * K * len(steps) / S * mean
     error, prefix, worst = np.zeros_like(mean), np.zeros_like(mean), 0.0
@@ -137,14 +142,21 @@ def expansion(
     return Expansion(optimisation, factor * error, factor * smoothness * len(steps) * worst, worst)
 
 
-def _lookup(vectors: Any, steps: Order) -> Lookup:
+def _steps(order: npt.ArrayLike) -> Order:
+    steps = np.asarray(order)
     if steps.ndim != 1 or not steps.size or steps.dtype.kind not in "iu":
         raise ValueError(f"order of shape {steps.shape} and dtype {steps.dtype}: pass a 1-D array of units")
     if steps.min() < 0 or steps.max() >= len(steps):
         raise ValueError(f"order holds units outside 0..{len(steps) - 1}; pass one step per unit")
+    return steps
+
+
+def _lookup(vectors: Any, steps: Order) -> Lookup:
     if callable(vectors):
         return lambda units: np.ascontiguousarray(vectors(units), np.float64)
     rows = block_of(vectors, len(steps))
+    if isinstance(rows, TensorRows):
+        rows = np.asarray(rows.rows.cpu())
     if not isinstance(rows, np.ndarray):
         raise ValueError(
             f"vectors={type(vectors).__name__}: pass a 2-D array (n, d), or a function from units to rows"
@@ -156,7 +168,7 @@ def _blocks(units: Order, width: int = BLOCK) -> list[Order]:
     return [units[at : at + width] for at in range(0, len(units), width)]
 
 
-@numba.njit(cache=True)
+@jit
 def _prefixes(rows, mean, prefix, seen, every, p):  # type: ignore[no-untyped-def]
     worst = 0.0
     for t in range(len(rows)):
@@ -176,5 +188,6 @@ def _prefixes(rows, mean, prefix, seen, every, p):  # type: ignore[no-untyped-de
             for k in range(len(mean)):
                 norm += abs(prefix[k]) ** p
             norm = norm ** (1.0 / p)
-        worst = max(worst, norm)
+        if not norm <= worst:  # so that NaN wins
+            worst = norm
     return worst

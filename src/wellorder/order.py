@@ -8,9 +8,10 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from wellorder.compiled import jit
 
 Order = npt.NDArray[np.integer[Any]]
 Signs = npt.NDArray[np.int8]
@@ -124,12 +125,32 @@ def _entropy(seed: int, epoch: int, stream: str) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=(epoch, zlib.crc32(f"wellorder.{stream}".encode())))
 
 
+def whole(name: str, value: Any, *, least: int, cure: str = "") -> int:
+    """Take a whole number of at least ``least``; refuses anything else by name, value and cure."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        said = f"{cure}, an int >= {least}" if cure else f"pass an int >= {least}"
+        raise ValueError(f"{name}={value!r}: {said}")
+    return int(value)
+
+
+def seed_of(seed: Any) -> int:
+    """Take a seed: a non-negative int.
+
+    >>> seed_of(None)
+    Traceback (most recent call last):
+    ValueError: seed=None: seeds are non-negative ints, so that a run can be repeated; pass e.g. seed=0
+    """
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(
+            f"seed={seed!r}: seeds are non-negative ints, so that a run can be repeated; pass e.g. seed=0"
+        )
+    return int(seed)
+
+
 def units_of(n: int, seed: int) -> Order:
     """Units ``0..n-1`` in their own order, int32 below 2³¹; checks ``n`` and ``seed`` on the way in."""
-    if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"n={n!r}: there must be at least one unit; pass the number of units, an int >= 1")
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"seed={seed!r}: seeds are non-negative ints; pass e.g. seed=0")
+    whole("n", n, least=1, cure="there must be at least one unit; pass the number of units")
+    seed_of(seed)
     return np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
 
 
@@ -148,7 +169,7 @@ def frozen(array: A) -> A:
 
 def is_permutation(order: Order, n: int) -> bool:
     """Whether ``order`` holds each of ``0..n-1`` exactly once. O(n) time, one byte a unit."""
-    if order.shape != (n,) or order.dtype.kind not in "iu":
+    if order.shape != (n,) or order.dtype.kind not in "iu" or not n:
         return False
     if order.min() < 0 or order.max() >= n:
         return False
@@ -178,7 +199,7 @@ def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64
     return steps
 
 
-@numba.njit(cache=True)
+@jit
 def _match(order, seen, wanted, steps):  # type: ignore[no-untyped-def]
     step = seen
     for i in range(len(wanted)):
@@ -196,8 +217,10 @@ def _out_of_turn(order: Order, seen: int, wanted: npt.NDArray[Any], at: int) -> 
     where = f"units[{at}]={unit}"
     if unit < 0 or unit >= len(order):
         return f"{where}: unknown unit; units are 0..{len(order) - 1}"
-    if unit in wanted[:at] or unit in order[:seen]:
-        return f"{where}: observed already in this epoch; observe each unit once, or call advance first"
+    if unit in wanted[:at]:
+        return f"{where}: given twice; observe each unit once an epoch"
+    if unit in order[:seen]:
+        return f"{where}: its turn in this epoch has passed, observed or skipped; call advance first"
     return f"{where}: out of turn; pass units in the order state.order[{seen}:] visits them"
 
 
@@ -216,6 +239,8 @@ def describe(value: Any) -> str:
         return (
             f"<{len(value)} values, crc {zlib.crc32(text.encode()):08x}>" if len(text) > 80 else f"({text})"
         )
+    if isinstance(value, np.generic):
+        return repr(value.item())
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     return repr(value)
@@ -224,7 +249,8 @@ def describe(value: Any) -> str:
 def state_dict(policy: Policy[S], state: S) -> dict[str, Any]:
     """Copy a state into plain NumPy arrays, ints, floats and strings, with a checksum.
 
-    Safe for JSON (after ``tolist``), npz and safetensors; nothing in it needs unpickling.
+    It goes into npz as it is, into JSON with ``tolist`` for the arrays, and into safetensors or
+    ``torch.load(weights_only=True)`` with ``torch.from_numpy`` for them; nothing needs unpickling.
 
     >>> from wellorder import PairGraB
     >>> sorted(state_dict(PairGraB(), PairGraB().init(4)))[:4]
@@ -242,13 +268,20 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
     Traceback (most recent call last):
     ValueError: this state belongs to RandomReshuffling(), not to ShuffleOnce(); load it ...
     """
-    if mapping.get("policy") != describe(policy):
+    if "policy" not in mapping:
+        raise ValueError("no policy's state: the entry 'policy' is missing; pass what state_dict returned")
+    if mapping["policy"] != describe(policy):
         raise ValueError(
-            f"this state belongs to {mapping.get('policy')}, not to {describe(policy)}; "
+            f"this state belongs to {mapping['policy']}, not to {describe(policy)}; "
             "load it with the policy that saved it"
         )
-    n, seed = len(mapping.get("order", ())), mapping.get("seed", -1)
-    blank = policy.init(int(n), seed=int(seed))
+    try:
+        n, seed = len(mapping["order"]), int(mapping["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"damaged state: order or seed missing or spoilt ({error}); load a whole one"
+        ) from error
+    blank = policy.init(n, seed=seed)
     names = [f.name for f in fields(blank)]  # type: ignore[arg-type]
     missing = [name for name in [*names, "checksum"] if name not in mapping]
     if missing:
@@ -278,7 +311,12 @@ def _restore(name: str, value: Any, blank: Any) -> Any:
             raise ValueError(
                 f"damaged state: {name}={value!r} is not of type {type(blank).__name__}"
             ) from error
-    array = np.array(_plain(value), dtype=blank.dtype)
+    try:
+        array = np.array(_plain(value), dtype=blank.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"damaged state: {name} holds no {blank.dtype} numbers") from error
+    if not array.size and not blank.size:
+        array = array.reshape(blank.shape)
     if array.ndim != blank.ndim or (blank.size and array.shape != blank.shape):
         raise ValueError(f"damaged state: {name} has shape {array.shape}, expected {blank.shape}")
     return frozen(array) if not blank.flags.writeable else array

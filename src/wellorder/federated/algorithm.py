@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.algorithm import Recorder, Run, check_numbers, observe_fresh
+from wellorder.algorithm import Recorder, Run, check_numbers, observe_fresh, observe_usable
 from wellorder.federated.local import FullGradient, Local
 from wellorder.federated.rounds import Rounds
 from wellorder.measure import at_once, drift
@@ -15,6 +15,7 @@ from wellorder.order import Policy
 from wellorder.problems.problem import Point, Problem, start_of
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def fedavg(
     problem: Problem,
     policy: Policy[Any],
@@ -84,12 +85,13 @@ def fedavg(
             units = order[at : at + width]
             memory, points, signals = solver.rounds(problem, memory, units, w, plan)
             w = points[-1]
-            far = max(far, drift(np.vstack([x, points]), p=p))
+            far = float(np.maximum(far, drift(np.vstack([x, points]), p=p)))
             if policy.needs.at_visits():
-                state = policy.observe(state, units, signals)
+                state = observe_usable(policy, state, units, signals)
         x = amplified(x, w, server_step)
         record.epoch(epoch, order, far, x)
-        state = policy.advance(state)
+        if epoch + 1 < epochs:
+            state = policy.advance(state)
     return record.run()
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from wellorder.compiled import fast, jit
 from wellorder.order import Order
 from wellorder.problems import Logistic, Quadratics
 from wellorder.problems.problem import Matrix, Point, Problem, steps
@@ -68,7 +68,7 @@ def in_turn(rows: Matrix) -> Matrix:
     return total
 
 
-@numba.njit(cache=True)
+@jit
 def _quadratics(a, b, units, w, step_size, cohort, local_steps, points, signals):  # type: ignore[no-untyped-def]
     dim = len(w)
     server, total = w.copy(), np.zeros(dim)
@@ -86,7 +86,7 @@ def _quadratics(a, b, units, w, step_size, cohort, local_steps, points, signals)
     points[-1] = server
 
 
-@numba.njit(cache=True, fastmath={"reassoc", "contract"})
+@fast
 def _logistic(X, y, l2, units, w, step_size, cohort, local_steps, points, signals):  # type: ignore[no-untyped-def]  # noqa: N803
     dim = len(w)
     server, total, x = w.copy(), np.zeros(dim), np.empty(dim)
@@ -108,7 +108,7 @@ def _logistic(X, y, l2, units, w, step_size, cohort, local_steps, points, signal
     points[-1] = server
 
 
-@numba.njit(cache=True)
+@jit
 def _close_round(t, count, cohort, server, total):  # type: ignore[no-untyped-def]
     """Move the server to the mean after the round's last client; a short last round divides by its size."""
     if (t + 1) % cohort and t + 1 < count:

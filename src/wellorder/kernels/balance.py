@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import fast, jit
 from wellorder.kernels.rules import Deterministic, SignRule
-from wellorder.kernels.signals import at_home, block_of, inner, not_finite, to_numpy
+from wellorder.kernels.signals import (
+    TensorRows,
+    at_home,
+    block_of,
+    inner,
+    not_finite,
+    other_dimension,
+    to_numpy,
+)
 from wellorder.order import Rows, Signals, Signs, Vector
 
 Thresholds = npt.NDArray[np.float64]
@@ -69,6 +77,8 @@ def balance_centred(
         middle = _summand(center, block) if len(center) else NO_VECTOR
         signs = np.empty(len(block), np.int8)
         return _checked(signs, s, *_balance_rows(block, middle, s, thresholds, limit, signs))
+    if isinstance(block, TensorRows) and len(center):
+        block, center = block.minus(center), NO_VECTOR
     mixing = np.eye(len(block))
     if not len(center):
         return _balance_products(block, [], mixing, total, thresholds, limit)
@@ -89,13 +99,16 @@ def balance_pairs(
         signs = np.empty(count, np.int8)
         bad, clipped, first = -1, 0, 0
         if len(pending) and count:
-            both = np.stack([_summand(pending, block).astype(block.dtype), block[0]])
+            both = np.stack([_summand(pending, block), block[0].astype(np.float64)])
             bad, clipped = _balance_differences(both, 0, s, thresholds[:1], limit, signs[:1])
             first, bad = 1, min(bad, 0)
         if bad < 0:
             bad, more = _balance_differences(block, first, s, thresholds[first:], limit, signs[first:])
             clipped += more
         return _checked(signs, s, bad, clipped)
+    apart = block.differences(pending) if hasattr(block, "differences") else None
+    if apart is not None:  # signals that know a cheaper way to their differences
+        return _balance_products(apart, [], np.eye(count), total, thresholds, limit)
     extra = [pending] if len(pending) else []
     mixing = np.zeros((count, len(extra) + len(block)))
     pairs = np.arange(count)
@@ -129,9 +142,7 @@ def _summand(vector: Vector, rows: Rows) -> npt.NDArray[np.float64]:
     if not len(vector):
         return np.zeros(dim)
     if len(vector) != dim:
-        raise ValueError(
-            f"signals of dimension {dim}: this epoch's others had {len(vector)}; pass rows of one length"
-        )
+        raise ValueError(other_dimension(dim, len(vector)))
     return to_numpy(vector).copy()
 
 
@@ -173,16 +184,12 @@ def _balance_products(
     return Balanced(signs, _plus(total, update), int(clipped))
 
 
-# Reassociation lets the compiler use vector registers; each row still takes the same additions in one order.
-_jit = numba.njit(cache=True, fastmath={"reassoc", "contract"})
-
-
-@_jit
+@fast
 def _decide(v, threshold, limit):  # type: ignore[no-untyped-def]
     return (1 if v < threshold else -1), (1 if abs(v) > limit else 0)
 
 
-@_jit
+@fast
 def _balance_rows(rows, center, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
     """Sequential balancing of rows − center; returns the first row not finite (or −1) and the clips.
 
@@ -214,7 +221,7 @@ def _balance_rows(rows, center, s, thresholds, limit, signs):  # type: ignore[no
     return -1, clipped
 
 
-@_jit
+@fast
 def _balance_differences(rows, first, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
     """Sequential balancing of rows[first] − rows[first+1], rows[first+2] − …; returns as `_balance_rows`."""
     clipped, weight, dim = 0, 0.0, len(s)
@@ -238,7 +245,7 @@ def _balance_differences(rows, first, s, thresholds, limit, signs):  # type: ign
     return -1, clipped
 
 
-@_jit
+@fast
 def _add_rows(rows, s):  # type: ignore[no-untyped-def]
     for t in range(len(rows)):
         row = rows[t]
@@ -246,7 +253,7 @@ def _add_rows(rows, s):  # type: ignore[no-untyped-def]
             s[k] += np.float64(row[k])
 
 
-@numba.njit(cache=True)
+@jit
 def _signs_from_gram(gram, along, length, thresholds, limit, signs):  # type: ignore[no-untyped-def]
     """Signs by the recursion ⟨s + εz_t, z_j⟩ = ⟨s, z_j⟩ + ε⟨z_t, z_j⟩.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import jit
 from wellorder.kernels.balance import NO_VECTOR, add_rows, balance_centred, balance_pairs
 from wellorder.kernels.rules import Deterministic, SignRule
-from wellorder.kernels.signals import block_of
+from wellorder.kernels.signals import dense, to_numpy
 from wellorder.order import Order, Rows, Signs, Vector, is_permutation
 
 BLOCK = 256
@@ -43,7 +43,7 @@ def place(order: Order, signs: Signs) -> Order:
     return new
 
 
-@numba.njit(cache=True)
+@jit
 def _place(order, signs, new):  # type: ignore[no-untyped-def]
     middle = 0
     for sign in signs:
@@ -78,8 +78,7 @@ def basic_br(
     array([1, 3, 2, 0])
     """
     rule = rule or Deterministic()
-    old, rows = _checked(order, vectors)
-    center = np.asarray(mean, np.float64) if mean is not None else add_rows(rows, NO_VECTOR) / len(rows)
+    old, rows, center = _checked(order, vectors, mean)
     signs, total = np.empty(len(old), np.int8), NO_VECTOR
     for start in range(0, len(old), BLOCK):
         steps = slice(start, start + BLOCK)
@@ -106,23 +105,24 @@ def pair_br(
     array([1, 3, 4, 2, 0])
     """
     rule = rule or Deterministic()
-    old, rows = _checked(order, vectors)
+    old, rows, _ = _checked(order, vectors, mean)
     signs, total = np.zeros(len(old), np.int8), NO_VECTOR
     for start in range(0, len(old) - 1, BLOCK):
         block = rows[old[start : start + BLOCK]]
-        if mean is not None:
-            block = block - np.asarray(mean, np.float64)
         thresholds = rule.thresholds(seed, 0, start // 2, len(block) // 2)
         pairs, total, _ = balance_pairs(block, NO_VECTOR, total, thresholds, rule.limit)
         signs[start : start + 2 * len(pairs)] = np.column_stack([pairs, -pairs]).ravel()
     return place(old, signs)
 
 
-def _checked(order: npt.ArrayLike, vectors: Any) -> tuple[Order, Rows]:
+def _checked(order: npt.ArrayLike, vectors: Any, mean: Vector | None) -> tuple[Order, Rows, Vector]:
     old = np.asarray(order)
-    rows = block_of(vectors, old.size)
-    if not isinstance(rows, np.ndarray):
-        raise ValueError(f"vectors={type(vectors).__name__}: pass a 2-D array (n, d) with one row per unit")
+    rows = dense(vectors, old.size, "vectors")
     if not is_permutation(old, len(rows)):
         raise ValueError(f"order={old!r}: pass a permutation of 0..{len(rows) - 1}")
-    return old, rows
+    if mean is None:
+        return old, rows, add_rows(rows, NO_VECTOR) / len(rows)
+    center = to_numpy(mean)
+    if center.shape != rows.shape[1:] or not np.isfinite(center).all():
+        raise ValueError(f"mean of shape {center.shape}: pass {rows.shape[1]} finite numbers")
+    return old, rows, center

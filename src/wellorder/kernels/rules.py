@@ -53,14 +53,22 @@ class Walk:
     c: float
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.c) and self.c > 0):
+        if not isinstance(self.c, int | float | np.number) or not (np.isfinite(self.c) and self.c > 0):
             raise ValueError(
                 f"c={self.c!r}: the walk's scale must be a positive number; try 30 * log(d * n / 0.01)"
             )
+        object.__setattr__(self, "c", float(self.c))
 
     @property
     def limit(self) -> float:
-        return float(self.c)
+        return self.c
 
     def thresholds(self, seed: int, epoch: int, start: int, count: int) -> npt.NDArray[np.float64]:
         return self.c * (1.0 - 2.0 * uniforms(seed, epoch, "walk", start, count))
+
+
+def checked_rule(rule: SignRule) -> SignRule:
+    """Take a sign rule; refuses anything else, the class of one included."""
+    if isinstance(rule, type) or not hasattr(rule, "thresholds") or not hasattr(rule, "limit"):
+        raise ValueError(f"rule={rule!r}: pass a sign rule, Deterministic() or Walk(c)")
+    return rule

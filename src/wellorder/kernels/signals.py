@@ -88,8 +88,8 @@ def dense(signals: Any, count: int, name: str = "signals") -> Rows:
 
 def usable(rows: Rows) -> npt.NDArray[np.bool_]:
     """Which rows can be balanced: finite, and small enough for their squares to be."""
-    most = rows.dtype.type(min(1e150, np.finfo(rows.dtype).max))
-    good: npt.NDArray[np.bool_] = (np.abs(rows) <= most).all(axis=1)  # False for NaN
+    most = rows.dtype.type(min(1e150, float(np.finfo(rows.dtype).max)))
+    good: npt.NDArray[np.bool_] = np.all(np.abs(rows) <= most, axis=1)  # False for NaN
     return good
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import fast
 from wellorder.order import rng
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -134,10 +134,7 @@ def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-_jit = numba.njit(cache=True, fastmath={"reassoc", "contract"})
-
-
-@_jit
+@fast
 def _subtract(before, after, out):  # type: ignore[no-untyped-def]
     """Fill out = before − after; returns its squared norm, which is not finite if anything in it is not."""
     square = 0.0
@@ -148,7 +145,7 @@ def _subtract(before, after, out):  # type: ignore[no-untyped-def]
     return square
 
 
-@_jit
+@fast
 def _fold(piece, signs, turns, shifts, at, out):  # type: ignore[no-untyped-def]
     """Add the coordinates ``at``, ``at + 1``, … with their signs to their sums."""
     width, count = len(out), len(piece)

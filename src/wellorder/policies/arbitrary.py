@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.order import Needs, Order, frozen, is_permutation, units_of
+from wellorder.order import Needs, Order, frozen, is_permutation, seed_of, units_of
 from wellorder.policies.plan import Plan, pass_by
 
 
@@ -33,6 +33,11 @@ class Arbitrary:
     def __post_init__(self) -> None:
         if callable(self.orders):
             return
+        if not hasattr(self.orders, "__len__") or (len(self.orders) and not np.ndim(self.orders[0])):
+            raise ValueError(
+                f"orders={self.orders!r}: pass a list of permutations, one per epoch ([order] if only one), "
+                "or a function from the epoch to one"
+            )
         if not len(self.orders):
             raise ValueError("orders=[]: pass at least one permutation, or a function from the epoch to one")
         kept = tuple(
@@ -42,7 +47,7 @@ class Arbitrary:
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
         units_of(n, seed)
-        return Plan(int(seed), 0, self._order(n, 0))
+        return Plan(seed_of(seed), 0, self._order(n, 0))
 
     observe = pass_by
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wellorder.order import Needs, frozen, shuffled
+from wellorder.order import Needs, frozen, seed_of, shuffled
 from wellorder.policies.plan import Plan, pass_by
 
 
@@ -22,7 +22,7 @@ class FlipFlop:
     needs: ClassVar[Needs] = Needs.NOTHING
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
-        return Plan(int(seed), 0, shuffled(n, seed, 0))
+        return Plan(seed_of(seed), 0, shuffled(n, seed, 0))
 
     observe = pass_by
 

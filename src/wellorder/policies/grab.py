@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from wellorder.kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder.kernels.reorder import place
-from wellorder.kernels.rules import Deterministic, SignRule
+from wellorder.kernels.rules import Deterministic, SignRule, checked_rule
 from wellorder.kernels.signals import block_of
-from wellorder.order import Needs, Order, Signs, Vector, frozen, shuffled, visit
+from wellorder.order import Needs, Order, Signs, Vector, frozen, seed_of, shuffled, visit, whole
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,12 @@ class GraB:
     needs: ClassVar[Needs] = Needs.SIGNALS
 
     def __post_init__(self) -> None:
-        if self.reorders < 1:
-            raise ValueError(
-                f"reorders={self.reorders!r}: the epoch's end reorders at least once; pass 1 or more"
-            )
+        checked_rule(self.rule)
+        times = whole("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
+        object.__setattr__(self, "reorders", times)
 
     def init(self, n: int, *, seed: int = 0) -> GraBState:
-        return GraBState(int(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
+        return GraBState(seed_of(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
 
     def observe(self, state: GraBState, units: npt.ArrayLike, signals: Any) -> GraBState:
         steps = visit(state.order, state.seen, units)

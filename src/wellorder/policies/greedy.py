@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.order import Needs, frozen, shuffled
+from wellorder.compiled import jit
+from wellorder.order import Needs, frozen, shuffled, whole
 from wellorder.policies.rows import Kept, keep, opened
 
 
@@ -26,7 +26,7 @@ class Greedy:
     needs: ClassVar[Needs] = Needs.SIGNALS
 
     def init(self, n: int, *, seed: int = 0) -> Kept:
-        if n > self.max_units:
+        if whole("n", n, least=1) > self.max_units:
             raise ValueError(
                 f"n={n}: greedy ordering takes O(n²·d) time an epoch; use PairGraB (O(n·d)), "
                 f"order batches instead of examples, or raise max_units={self.max_units}"
@@ -48,7 +48,7 @@ class Greedy:
         return opened(frozen(order), state.seed, state.epoch + 1)
 
 
-@numba.njit(cache=True)
+@jit
 def _greedy(rows):  # type: ignore[no-untyped-def]
     n, dim = rows.shape
     chosen, used = np.empty(n, np.int64), np.zeros(n, np.bool_)

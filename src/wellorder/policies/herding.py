@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from wellorder.kernels.balance import NO_VECTOR, balance_centred
 from wellorder.kernels.reorder import BLOCK, place
-from wellorder.kernels.rules import Deterministic, SignRule
-from wellorder.kernels.signals import dense
-from wellorder.order import Needs, Order, Signs, frozen, shuffled, visit
+from wellorder.kernels.rules import Deterministic, SignRule, checked_rule
+from wellorder.kernels.signals import dense, not_finite, other_dimension
+from wellorder.order import Needs, Order, Signs, frozen, seed_of, shuffled, visit, whole
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -61,25 +63,25 @@ class Herding:
     needs: ClassVar[Needs] = Needs.SIGNALS
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise ValueError(
-                f"passes={self.passes!r}: the epoch's end balances at least once; pass 1 or more"
-            )
+        checked_rule(self.rule)
+        object.__setattr__(
+            self, "passes", whole("passes", self.passes, least=1, cure="how often the epoch's end balances")
+        )
 
     def init(self, n: int, *, seed: int = 0) -> HerdingState:
-        return HerdingState(int(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
+        return HerdingState(seed_of(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
 
     def observe(self, state: HerdingState, units: npt.ArrayLike, signals: Any) -> HerdingState:
         steps = visit(state.order, state.seen, units)
         block = dense(signals, len(steps))
+        good = np.abs(block).max(axis=1, initial=0.0) <= LARGEST
+        if not good.all():
+            raise ValueError(not_finite(int(np.argmin(good))))
         if not len(steps):
             return state
         rows = state.rows if state.rows.size else np.zeros((len(state.order), block.shape[1]), np.float32)
         if rows.shape[1] != block.shape[1]:
-            raise ValueError(
-                f"signals of dimension {block.shape[1]}: this epoch's others had {rows.shape[1]}; "
-                "pass rows of one length"
-            )
+            raise ValueError(other_dimension(block.shape[1], rows.shape[1]))
         which = state.order[steps]
         rows[which] = block
         state.marks[which] = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wellorder.order import Needs, Order, frozen, rng, shuffled, units_of
+from wellorder.order import Needs, Order, frozen, rng, seed_of, shuffled, units_of
 from wellorder.policies.plan import Plan, pass_by
 
 
@@ -23,7 +23,7 @@ class RandomReshuffling:
     needs: ClassVar[Needs] = Needs.NOTHING
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
-        return Plan(int(seed), 0, shuffled(n, seed, 0))
+        return Plan(seed_of(seed), 0, shuffled(n, seed, 0))
 
     observe = pass_by
 
@@ -45,7 +45,7 @@ class WithReplacement:
     needs: ClassVar[Needs] = Needs.NOTHING
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
-        return Plan(int(seed), 0, _draws(n, seed, 0))
+        return Plan(seed_of(seed), 0, _draws(n, seed, 0))
 
     observe = pass_by
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder.kernels.reorder import place
-from wellorder.kernels.rules import Deterministic, SignRule
-from wellorder.order import Needs, frozen, shuffled, units_of
+from wellorder.kernels.rules import Deterministic, SignRule, checked_rule
+from wellorder.order import Needs, frozen, seed_of, shuffled, units_of, whole
 from wellorder.policies.plan import Plan, pass_by
 from wellorder.policies.rows import Kept, keep, opened, signs_of
 
@@ -26,7 +26,7 @@ class IncrementalGradient:
     needs: ClassVar[Needs] = Needs.NOTHING
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
-        return Plan(int(seed), 0, frozen(units_of(n, seed)))
+        return Plan(seed_of(seed), 0, frozen(units_of(n, seed)))
 
     observe = pass_by
 
@@ -45,7 +45,7 @@ class ShuffleOnce:
     needs: ClassVar[Needs] = Needs.NOTHING
 
     def init(self, n: int, *, seed: int = 0) -> Plan:
-        return Plan(int(seed), 0, shuffled(n, seed, 0))
+        return Plan(seed_of(seed), 0, shuffled(n, seed, 0))
 
     observe = pass_by
 
@@ -68,8 +68,12 @@ class NicePermutation:
     needs: ClassVar[Needs] = Needs.FRESH_ONCE
 
     def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise ValueError(f"passes={self.passes!r}: balance at least once, or use ShuffleOnce")
+        checked_rule(self.rule)
+        object.__setattr__(
+            self,
+            "passes",
+            whole("passes", self.passes, least=1, cure="balance at least once, or use ShuffleOnce"),
+        )
 
     def init(self, n: int, *, seed: int = 0) -> Kept:
         return opened(shuffled(n, seed, 0), seed, 0)

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from wellorder.kernels.balance import NO_VECTOR, balance_pairs, last_row
 from wellorder.kernels.reorder import place
-from wellorder.kernels.rules import Deterministic, SignRule
+from wellorder.kernels.rules import Deterministic, SignRule, checked_rule
 from wellorder.kernels.signals import block_of
-from wellorder.order import Needs, Order, Signs, Vector, frozen, shuffled, visit
+from wellorder.order import Needs, Order, Signs, Vector, frozen, seed_of, shuffled, visit
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class PairGraB:
 
     needs: ClassVar[Needs] = Needs.SIGNALS
 
+    def __post_init__(self) -> None:
+        checked_rule(self.rule)
+
     def init(self, n: int, *, seed: int = 0) -> PairState:
         return _opened(n, seed)
 
@@ -73,6 +76,9 @@ class PairGraBProto:
 
     needs: ClassVar[Needs] = Needs.FRESH
 
+    def __post_init__(self) -> None:
+        checked_rule(self.rule)
+
     def init(self, n: int, *, seed: int = 0) -> PairState:
         return _opened(n, seed)
 
@@ -84,7 +90,7 @@ class PairGraBProto:
 
 
 def _opened(n: int, seed: int) -> PairState:
-    return PairState(int(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
+    return PairState(seed_of(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
 
 
 def _observed(rule: SignRule, state: PairState, units: npt.ArrayLike, signals: Any) -> PairState:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder.kernels.reorder import place
-from wellorder.kernels.rules import Deterministic, SignRule
+from wellorder.kernels.rules import Deterministic, SignRule, checked_rule
 from wellorder.order import Needs, frozen, shuffled
 from wellorder.policies.rows import Kept, keep, opened, signs_of
 
@@ -25,6 +25,9 @@ class GraBProto:
     rule: SignRule = field(default_factory=Deterministic)
 
     needs: ClassVar[Needs] = Needs.FRESH
+
+    def __post_init__(self) -> None:
+        checked_rule(self.rule)
 
     def init(self, n: int, *, seed: int = 0) -> Kept:
         return opened(shuffled(n, seed, 0), seed, 0)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from wellorder.kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder.kernels.reorder import BLOCK
 from wellorder.kernels.rules import SignRule
-from wellorder.kernels.signals import dense
-from wellorder.order import Order, Signs, visit
+from wellorder.kernels.signals import dense, other_dimension
+from wellorder.order import Order, Signs, seed_of, visit
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Kept:
 
 def opened(order: Order, seed: int, epoch: int, clipped: int = 0) -> Kept:
     """Open an epoch in which nothing was observed yet."""
-    return Kept(int(seed), epoch, order, marks=np.zeros(len(order), np.int8), clipped=clipped)
+    return Kept(seed_of(seed), epoch, order, marks=np.zeros(len(order), np.int8), clipped=clipped)
 
 
 def keep(state: Kept, units: npt.ArrayLike, signals: Any) -> Kept:
@@ -39,10 +39,7 @@ def keep(state: Kept, units: npt.ArrayLike, signals: Any) -> Kept:
     block = dense(signals, len(steps))
     rows = state.rows if state.rows.size else np.zeros((len(state.order), block.shape[1]))
     if rows.shape[1] != block.shape[1]:
-        raise ValueError(
-            f"signals of dimension {block.shape[1]}: this epoch's others had {rows.shape[1]}; "
-            "pass rows of one length"
-        )
+        raise ValueError(other_dimension(block.shape[1], rows.shape[1]))
     if not len(steps):
         return state
     rows[steps] = block

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import fast
 from wellorder.order import Order, frozen
 from wellorder.problems.problem import Matrix, Point, gradient
 
@@ -96,7 +96,7 @@ def _sigmoid(z: Point) -> Point:
     return p
 
 
-@numba.njit(cache=True, fastmath={"reassoc", "contract"})
+@fast
 def _steps(X, y, l2, units, step_size, points, rows):  # type: ignore[no-untyped-def]  # noqa: N803
     dim = rows.shape[1]
     for t in range(len(units)):

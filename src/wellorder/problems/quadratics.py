@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import jit
 from wellorder.order import Order, frozen, rng, units_of
 from wellorder.problems.problem import Matrix, Point
 
@@ -79,7 +79,7 @@ def quadratics(n: int, dim: int = 1, *, seed: int = 0, spread: float = 1.0) -> Q
     return Quadratics(frozen(a), frozen(b))
 
 
-@numba.njit(cache=True)
+@jit
 def _steps(a, b, units, step_size, points, rows):  # type: ignore[no-untyped-def]
     for t in range(len(units)):
         unit = units[t]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import fast
 from wellorder.experiments.tasks.softmax import cross_entropy
 from wellorder.order import Order
 from wellorder.problems.problem import Matrix, Point
@@ -72,7 +72,7 @@ class Perceptron:
         return x[:cut].reshape(self.hidden, -1), x[cut:].reshape(self.classes, -1)
 
 
-@numba.njit(cache=True, fastmath={"reassoc", "contract"})
+@fast
 def _steps(X, y, classes, hidden, l2, units, step_size, points, rows):  # type: ignore[no-untyped-def]  # noqa: N803
     width, cut = X.shape[1], hidden * X.shape[1]
     inner, slopes, back = np.empty(hidden + 1), np.empty(classes), np.empty(hidden)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from wellorder.compiled import fast
 from wellorder.order import Order, frozen
 from wellorder.problems.problem import Matrix, Point
 
@@ -100,7 +100,7 @@ def _softmax(scores: Matrix) -> Matrix:
     return shares
 
 
-@numba.njit(cache=True, fastmath={"reassoc", "contract"})
+@fast
 def _steps(X, y, classes, l2, units, step_size, points, rows):  # type: ignore[no-untyped-def]  # noqa: N803
     width = X.shape[1]
     slopes = np.empty(classes)
