@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wellorder import GraB, NicePermutation, PairGraBProto, RandomReshuffling, ShuffleOnce, sgd
+from wellorder import Arbitrary, GraB, NicePermutation, PairGraBProto, RandomReshuffling, ShuffleOnce, sgd
 from wellorder.order import shuffled
 from wellorder.problems import quadratics
 
@@ -53,6 +53,20 @@ def test_fresh_gradients_are_computed_only_for_those_who_ask():
         asked[type(policy).__name__] = problem.asked
     assert asked["NicePermutation"] == asked["ShuffleOnce"] + 10
     assert asked["PairGraBProto"] == asked["ShuffleOnce"] + 30
+
+
+@pytest.mark.parametrize("policy", [RandomReshuffling(), GraB(), PairGraBProto(), NicePermutation()], ids=str)
+def test_a_run_that_diverges_says_so(policy):
+    run = sgd(quadratics(200, seed=1), policy, step_size=50.0, epochs=4)
+    assert not np.isfinite(run.x[-1]).any()
+    assert not np.isfinite(run.order_error[-1])
+    assert not np.isfinite(run.drift[-1])
+    assert (np.sort(run.orders, axis=1) == np.arange(200)).all()
+
+
+def test_arbitrary_orders_need_not_outlast_the_run():
+    orders = [[0, 1, 2], [2, 1, 0]]
+    assert sgd(quadratics(3), Arbitrary(orders), step_size=1e-2, epochs=2).orders.tolist() == orders
 
 
 def test_the_proximal_step_keeps_x_near_its_start():

@@ -28,6 +28,14 @@ def test_importing_the_core_loads_no_framework(module):
     assert not {"torch", "flwr", "ray", "matplotlib", "plotly", "pyarrow", "sklearn", "typer"} & set(loaded)
 
 
+def test_the_one_line_works_after_importing_wellorder_alone():
+    code = "import wellorder; print(wellorder.torch.ordered.__name__, wellorder.theory.bound.__name__)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["ordered", "bound"]
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = wellorder.nonsense
+
+
 def test_the_command_answers_both_ways():
     for command in ([sys.executable, "-m", "wellorder"], ["wellorder"]):
         if command == ["wellorder"]:

@@ -65,12 +65,16 @@ def test_order_error_takes_tensors_and_float32_and_measures_in_float64():
         (dict(vectors=np.zeros((3, 1)), order=[0, 1]), "3 signals for 2"),
         (dict(vectors=np.zeros((3, 1)), order=[0.0, 1.0, 2.0]), "1-D array of units"),
         (dict(vectors=np.zeros((3, 1)), order=[0, 1, 2], p=0.5), "p=0.5.*p >= 1"),
-        (dict(vectors=np.zeros((3, 1)), order=[0, 1, 2], every=0), "every=0.*1 or more"),
+        (dict(vectors=np.zeros((3, 1)), order=[0, 1, 2], every=0), "every=0.*an int >= 1"),
     ],
 )
 def test_order_error_refuses_what_has_none(arguments, cure):
     with pytest.raises(ValueError, match=cure):
         order_error(**arguments)
+
+
+def test_the_order_error_of_vectors_that_are_not_finite_is_nan():
+    assert np.isnan(order_error([[1.0], [np.nan], [2.0]], [0, 1, 2]))
 
 
 def test_drift_is_the_farthest_point_from_the_first():
@@ -134,6 +138,21 @@ def test_the_federated_expansion_is_exact_up_to_third_order():
         )
         rests.append(np.linalg.norm(w - 2.0 - parts.optimisation - parts.error))
     assert np.log2(rests[0] / rests[1]) == pytest.approx(3, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("setting", "cure"),
+    [
+        ({"cohort": 0}, "cohort=0"),
+        ({"cohort": 5}, "cohort=5.*pass a divisor of 24"),
+        ({"local_steps": 0}, "local_steps=0"),
+        ({"order": [0, 0, 9]}, "outside 0..2"),
+    ],
+)
+def test_the_expansion_refuses_impossible_settings(setting, cure):
+    given = {"order": np.arange(24), "step_size": 1e-3, "smoothness": 1.0, **setting}
+    with pytest.raises(ValueError, match=cure):
+        expansion(quadratics(24), [1.0], **given)
 
 
 def test_the_expansion_says_what_it_needs():

@@ -10,7 +10,9 @@ import torch
 from wellorder import (
     Arbitrary,
     GraB,
+    GraBProto,
     Greedy,
+    Herding,
     NicePermutation,
     PairGraB,
     RandomReshuffling,
@@ -69,8 +71,8 @@ def test_visits_match_forward_and_may_pass_units_over(units, steps):
     [
         ([4], "units\\[0\\]=4: unknown unit; units are 0..3"),
         ([1, -1], "units\\[1\\]=-1: unknown unit"),
-        ([1, 1], "units\\[1\\]=1: observed already"),
-        ([3], "units\\[0\\]=3: observed already"),
+        ([1, 1], "units\\[1\\]=1: given twice"),
+        ([3], "units\\[0\\]=3: its turn in this epoch has passed"),
         ([2, 0], "units\\[1\\]=0: out of turn"),
         ([0.5], "1-D array of unit numbers"),
         ([[1]], "1-D array of unit numbers"),
@@ -112,6 +114,19 @@ def test_a_state_survives_plain_file_formats(policy, through, tmp_path):
     assert after[0] == after[1]
 
 
+@pytest.mark.parametrize("policy", [Greedy(), Herding(), GraBProto(), NicePermutation(), PairGraB()], ids=str)
+def test_a_state_survives_json_at_an_epochs_start_too(policy):
+    saved = state_dict(policy, policy.init(5, seed=2))
+    text = json.dumps({k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in saved.items()})
+    assert load_state_dict(policy, json.loads(text)).order.tolist() == saved["order"].tolist()
+
+
+def test_equal_policies_load_each_others_states():
+    one, other = PairGraB(Walk(5)), PairGraB(Walk(np.float64(5.0)))
+    assert one == other
+    assert load_state_dict(other, state_dict(one, one.init(4))).epoch == 0
+
+
 def test_a_saved_state_is_a_copy():
     policy = PairGraB()
     state, rows = middle_of_an_epoch(policy)
@@ -132,6 +147,10 @@ def test_a_saved_state_is_a_copy():
         ({"seen": 2}, "checksum"),
         ({"total": np.zeros((2, 2))}, "damaged state: total"),
         ({"checksum": 1}, "checksum"),
+        ({"order": None}, "damaged"),
+        ({"order": [None] * 9}, "damaged"),
+        ({"signs": [300] * 9}, "damaged state: signs"),
+        ({"seed": None}, "damaged"),
         ({"seed": -4}, "seed=-4"),
     ],
 )
@@ -141,7 +160,7 @@ def test_a_damaged_or_foreign_state_is_refused(damage, cause):
     with pytest.raises(ValueError, match=cause):
         load_state_dict(policy, {**saved, **damage})
     for name in saved:
-        with pytest.raises(ValueError, match=r"this state|damaged|n=0|seed"):
+        with pytest.raises(ValueError, match=r"no policy|damaged"):
             load_state_dict(policy, {k: v for k, v in saved.items() if k != name})
 
 
@@ -150,6 +169,11 @@ def test_policies_are_named_by_their_settings_whatever_the_process():
     long = Arbitrary([np.arange(100)])
     assert describe(long) == describe(Arbitrary([np.arange(100)]))
     assert describe(long) != describe(Arbitrary([np.arange(100)[::-1]]))
+
+
+def shown_then_too_large(policy):
+    state = policy.init(2)
+    return policy.observe(state, state.order[:1], np.array([[1e160]]))
 
 
 def zeros(*shape):
@@ -162,7 +186,7 @@ def zeros(*shape):
         (lambda: RandomReshuffling().init(0), "n=0: there must be at least one unit; pass"),
         (lambda: GraB().init(-2), "n=-2"),
         (lambda: GraB().init(True), "n=True"),
-        (lambda: ShuffleOnce().init(3, seed=-1), "seed=-1: seeds are non-negative ints; pass"),
+        (lambda: ShuffleOnce().init(3, seed=-1), "seed=-1: seeds are non-negative ints, .*pass"),
         (
             lambda: Arbitrary([[0, 1, 1]]),
             "orders\\[0\\]=.*not a permutation of 0..2; list each unit exactly once",
@@ -175,19 +199,39 @@ def zeros(*shape):
             "1 given, but epoch 1 was opened; give",
         ),
         (lambda: Greedy().init(10**6), "n=1000000: greedy ordering takes.*use PairGraB"),
-        (lambda: GraB(reorders=0), "reorders=0.*pass 1 or more"),
+        (lambda: GraB(reorders=0), "reorders=0: .*an int >= 1"),
         (lambda: NicePermutation(passes=0), "passes=0.*or use ShuffleOnce"),
         (lambda: Walk(0.0), "c=0.0.*positive number; try"),
         (lambda: Walk(np.nan), "c=nan"),
         (lambda: balance(zeros(3)), "signals of shape \\(3,\\): pass a 2-D array"),
         (lambda: balance(zeros(3, 0)), "signals of shape"),
         (lambda: balance(np.array([["a"]])), "signals of dtype .*pass real numbers"),
-        (lambda: balance(np.array([[1.0], [np.nan]])), "signals\\[1\\] is NaN or infinite; leave"),
+        (lambda: balance(np.array([[1.0], [np.nan]])), "signals\\[1\\] is NaN or infinite .*; leave"),
         (lambda: balance(torch.tensor([[1.0], [torch.inf]])), "signals\\[1\\] is NaN or infinite"),
         (lambda: balance(zeros(2, 2), total=np.zeros(3)), "dimension 2: this epoch's others had 3"),
         (lambda: basic_br([0, 0], zeros(2, 1)), "order=.*pass a permutation"),
         (lambda: pair_br([0, 1], zeros(3, 1)), "3 signals for 2 units"),
-        (lambda: basic_br([0, 1], np.array([[np.inf], [0.0]])), "signals\\[0\\] is NaN or infinite"),
+        (
+            lambda: basic_br([2, 1, 0], np.array([[0.0], [np.inf], [0.0]])),
+            "vectors\\[1\\] is NaN or infinite",
+        ),
+        (lambda: pair_br([0, 1, 2], np.array([[0.0], [1.0], [np.nan]])), "vectors\\[2\\] is NaN or infinite"),
+        (lambda: basic_br([0, 1], zeros(2, 1), mean=1.0), "mean of shape \\(\\): pass 1 finite"),
+        (lambda: pair_br([0, 1], zeros(2, 1), mean=[np.nan]), "mean of shape"),
+        (lambda: ShuffleOnce().init(3, seed=None), "seed=None"),
+        (lambda: ShuffleOnce().init(3, seed=np.nan), "seed=nan"),
+        (lambda: Greedy().init("5"), "n='5'"),
+        (lambda: GraB("walk"), "rule='walk': pass a sign rule"),
+        (lambda: PairGraB(Walk), "rule=.*Walk.*: pass a sign rule"),
+        (lambda: GraB(reorders=1.5), "reorders=1.5"),
+        (lambda: NicePermutation(passes=2.5), "passes=2.5"),
+        (lambda: Walk("3"), "c='3'"),
+        (lambda: Arbitrary(iter([[0, 1]])), "orders=.*pass a list of permutations"),
+        (lambda: Arbitrary(np.arange(3)), "orders=.*\\[order\\] if only one"),
+        (lambda: Arbitrary([np.array([], int)]), "not a permutation"),
+        (lambda: balance(torch.zeros((2, 2), dtype=torch.complex64)), "pass real numbers"),
+        (lambda: shown_then_too_large(Herding()), "signals\\[0\\] is NaN or infinite"),
+        (lambda: shown_then_too_large(GraBProto()), "signals\\[0\\] is NaN or infinite"),
     ],
 )
 def test_bad_input_is_refused_by_a_message_with_argument_value_and_cure(call, named):

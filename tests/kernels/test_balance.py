@@ -166,6 +166,39 @@ def test_other_number_types_are_taken_as_floats(dtype):
     assert balance(rows).signs.tolist() == balance(rows.astype(np.float64)).signs.tolist()
 
 
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=str)
+def test_float32_tensors_far_from_zero_lose_no_order(policy):
+    """Rows are centred or paired before the Gram matrix, so that its float32 products do not cancel."""
+    draw = np.random.default_rng(2)
+    rows = (1000.0 + draw.standard_normal((64, 50))).astype(np.float32)
+    here, there = policy.init(64), policy.init(64)
+    for _ in range(3):
+        order = here.order.copy()
+        for at in range(0, 64, 7):
+            units = order[at : at + 7]
+            here = policy.observe(here, units, rows[units])
+            there = policy.observe(there, units, TensorRows(torch.from_numpy(rows[units])))
+        here, there = policy.advance(here), policy.advance(there)
+        assert here.order.tolist() == there.order.tolist()
+
+
+def test_tensors_of_another_dimension_are_refused():
+    policy = PairGraB()
+    state = policy.init(6)
+    state = policy.observe(state, state.order[:3], TensorRows(torch.randn(3, 4)))
+    with pytest.raises(ValueError, match="dimension 5: this epoch's others had 4"):
+        policy.observe(state, state.order[3:], TensorRows(torch.randn(3, 5)))
+
+
+def test_a_pair_of_a_float64_and_a_float32_row_is_exact():
+    z = np.array([[0.1], [0.3]])
+    policy = PairGraB()
+    state = policy.init(2)
+    state = policy.observe(state, state.order[:1], z[:1])
+    state = policy.observe(state, state.order[1:], z[1:].astype(np.float32))
+    assert state.total[0] == -(0.1 - float(np.float32(0.3)))
+
+
 def test_no_rows_get_no_signs():
     for shown in (np.zeros((0, 3)), Products(np.zeros((0, 3)))):
         assert balance(shown).signs.tolist() == []
