@@ -93,12 +93,7 @@ def resolve(task: Task | str, config: Config) -> Plan:
         chosen.epochs if config.epochs is None else config.epochs,
         config.cohort, config.local_steps, config.server_step,
     )  # fmt: skip
-    n = chosen.check(settings)
-    for label, policy in named.items():
-        try:
-            policy.init(n, seed=int(seeds[0]))
-        except ValueError as error:
-            raise ValueError(f"policy {label}: {error}") from None
+    _check_policies(named, chosen.check(settings))
     return Plan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
     )
@@ -110,6 +105,16 @@ def _baseline(named: Mapping[str, Policy[Any]], wanted: str | None) -> str:
     if label not in named:
         raise ValueError(f"baseline={label!r} is not among the policies: {', '.join(named)}")
     return label
+
+
+def _check_policies(named: Mapping[str, Policy[Any]], n: int | None) -> None:
+    if n is None:
+        return
+    for label, policy in named.items():
+        try:
+            policy.init(n)
+        except ValueError as error:
+            raise ValueError(f"policy {label}: {error}") from None
 
 
 def _is_seed(seed: Any) -> bool:

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
 from wellorder.experiments.tasks.task import Task
 from wellorder.experiments.training import Settings
 from wellorder.order import Policy
@@ -47,18 +44,12 @@ class JobError(RuntimeError):
 
 
 def train(job: Job, warm: set[str]) -> Iterator[Row]:
-    """Yield a job's rows. One BLAS thread, so that neither clocks nor last bits depend on other jobs.
-
-    The first run of a policy in a process is preceded by one epoch that nobody records: compilation is no
-    cost of training.
-    """
-    with threadpool_limits(1), np.errstate(all="ignore"):
-        if repr(job.policy) not in warm:
-            warm.add(repr(job.policy))
-            once = Settings(job.settings.step_size, 1, job.settings.cohort, job.settings.local_steps)
-            for _ in job.task.train(job.policy, job.seed, once):
-                pass
-        yield from job.task.train(job.policy, job.seed, job.settings)
+    """Yield a job's rows, after warming up if the task can and the policy is new to this process."""
+    warm_up = getattr(job.task, "warm_up", None)
+    if warm_up is not None and repr(job.policy) not in warm:
+        warm.add(repr(job.policy))
+        warm_up(job.policy, job.seed, job.settings)
+    yield from job.task.train(job.policy, job.seed, job.settings)
 
 
 def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from wellorder.experiments.training import Moment, Settings, moments
 from wellorder.measure import order_error
@@ -28,7 +29,8 @@ class Task(Protocol):
 
     A task is a picklable object (with ``--jobs`` it travels to worker processes). Its ``train`` yields one
     flat row of numbers at x_0, x_1, … x_Q: ``epoch``, then the columns named by ``metrics``, then the
-    cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge.
+    cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge. A task
+    whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well.
     Register a task for the command line by one line in ``wellorder.experiments.tasks.TASKS``.
     """
 
@@ -50,8 +52,11 @@ class Task(Protocol):
         """The coarse grid of the step-size search."""
         ...
 
-    def check(self, settings: Settings) -> int:
-        """Refuse settings that cannot be run, before anything is computed; returns the number of units."""
+    def check(self, settings: Settings) -> int | None:
+        """Refuse settings that cannot be run, before anything is computed.
+
+        Returns the number of units, with which policies are checked too; None where only loading would tell.
+        """
         ...
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
@@ -79,11 +84,18 @@ class ProblemTask:
         settings.check(n)
         return n
 
+    def warm_up(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
+        """Train one epoch that nobody records: compilation is no cost of training."""
+        for _ in self.train(policy, seed, replace(settings, epochs=1)):
+            pass
+
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
         problem, row = self.problem_of(seed), {}
-        for moment in moments(problem, policy, settings, seed):
-            row = self._look(problem, moment, settings.cohort)
-            yield row
+        # One BLAS thread, so that neither clocks nor last bits depend on what else is running.
+        with threadpool_limits(1):
+            for moment in moments(problem, policy, settings, seed):
+                row = self._look(problem, moment, settings.cohort)
+                yield row
         for epoch in range(int(row["epoch"]) + 1, settings.epochs + 1):
             lost = {metric.column: np.inf if metric.lower_is_better else 0.0 for metric in self.metrics}
             yield {**row, **lost, "epoch": epoch}
