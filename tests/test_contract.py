@@ -1,6 +1,6 @@
 """One list of policies, one list of promises: every policy keeps every promise."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,6 +103,7 @@ class SloppyState:
     order: Any
     seen: int = 0
     first: Any = field(default_factory=lambda: np.zeros((0, 0)))
+    marks: Any = field(default_factory=lambda: np.zeros(0, np.int8))
 
 
 @dataclass(frozen=True)
@@ -115,25 +116,30 @@ class Sloppy:
     def init(self, n, *, seed=0):
         if self.fault == "accepts anything":
             n, seed = max(int(n), 1), max(int(seed), 0)
-        return SloppyState(seed, 0, shuffled(n, seed, 0))
+        return SloppyState(seed, 0, shuffled(n, seed, 0), marks=np.zeros(n, np.int8))
 
     def observe(self, state, units, signals):
-        steps = visit(state.order, state.seen, units)
-        rows = np.asarray(signals)
-        if self.fault != "swallows NaN" and (rows.ndim != 2 or not np.isfinite(rows).all()):
-            raise ValueError(f"signals={rows}: pass finite rows")
-        if self.fault != "swallows NaN" and (len(rows) != len(steps) or rows.shape[1] != 3):
-            raise ValueError(f"signals={rows}: one row of three numbers per unit")
+        if self.fault == "marks before it looks":
+            state.marks[visit(state.order, state.seen, units)] = 1
+        try:
+            steps, rows = visit(state.order, state.seen, units), self.checked(units, signals)
+        except ValueError:
+            if self.fault == "mumbles":
+                raise ValueError("something somewhere went wrong") from None
+            raise
         if self.fault == "writes to signals":
             rows -= 1.0
         first = rows if self.fault == "keeps a view" else rows.copy()
-        return SloppyState(
-            state.seed,
-            state.epoch,
-            state.order,
-            int(steps[-1]) + 1,
-            first if state.seen == 0 else state.first,
-        )
+        first = state.first if state.seen else first
+        return replace(state, seen=int(steps[-1]) + 1, first=first)
+
+    def checked(self, units, signals):
+        rows = np.asarray(signals)
+        if self.fault != "swallows NaN" and (rows.ndim != 2 or not np.isfinite(rows).all()):
+            raise ValueError(f"signals={rows}: pass finite rows")
+        if self.fault != "swallows NaN" and rows.shape != (len(units), 3):
+            raise ValueError(f"signals={rows}: one row of three numbers per unit")
+        return rows
 
     def advance(self, state):
         seed, epoch, n = state.seed, state.epoch + 1, len(state.order)
@@ -148,7 +154,9 @@ class Sloppy:
             order = frozen(np.random.permutation(n).astype(np.int32))
         if self.fault == "forgets the epoch":
             epoch = 0
-        return SloppyState(seed, epoch, order)
+        if self.fault == "marks before it looks":
+            order = frozen(order[np.argsort(-state.marks, kind="stable")])
+        return SloppyState(seed, epoch, order, marks=np.zeros(n, np.int8))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,9 @@ class Sloppy:
         ("seed + epoch", "Seed s\\+1 is not seed s"),
         ("loses a unit", "each unit exactly once"),
         ("global randomness", "The same seed gives the same orders"),
-        ("forgets the epoch", "A state tells its seed"),
+        ("forgets the epoch", "A state is frozen, and tells"),
+        ("marks before it looks", "NaN, infinity, wrong shapes"),
+        ("mumbles", "was refused without naming"),
     ],
 )
 def test_check_policy_names_the_promise_that_a_policy_broke(fault, promise):

@@ -84,6 +84,8 @@ def check_policy(
     >>> from wellorder import PairGraB
     >>> check_policy(PairGraB())
     """
+    if units is not None and units < 8:
+        raise ValueError(f"units={units!r}: pass the policy's own number of units, 8 or more")
     sizes = Trial.sizes if units is None else (units,)
     trial = Trial(policy, permutation, convert or (lambda rows: rows), sizes)
     for promise in PROMISES:
@@ -134,8 +136,14 @@ def seeds_are_not_shifted_copies(trial: Trial) -> None:
 
 
 def epochs_are_counted(trial: Trial) -> None:
-    """A state tells its seed, its epoch and its order."""
+    """A state is frozen, and tells its seed, its epoch and its order."""
     state = trial.policy.init(trial.n, seed=7)
+    try:
+        state.epoch = 5
+    except (FrozenInstanceError, AttributeError, TypeError):
+        pass
+    else:
+        raise ContractError(f"{_name(epochs_are_counted)} But its epoch can be set; use a frozen dataclass")
     for epoch in range(3):
         said = (state.seed, state.epoch, len(state.order))
         _expect(
@@ -242,17 +250,27 @@ def bad_signals_are_refused(trial: Trial) -> None:
         "another dimension": lambda rows: np.ascontiguousarray(rows[:, :-1]),
     }
     for what, spoiled in spoils.items():
-        expected, state = trial.orders(trial.n, seed=5), trial.policy.init(trial.n, seed=5)
-        for epoch in range(EPOCHS):
-            if trial.policy.needs.at_visits() or trial.policy.needs.at_start(epoch):
-                order, rows = state.order.copy(), trial.rows(trial.n, epoch)
-                state = trial.observe(state, order[:3], rows)
-                bad = trial.convert(spoiled(rows[order[3:6]]))
-                _refuses(trial.policy.observe, state, order[3:6], bad, what, bad_signals_are_refused)
-                state = trial.observe(state, order[3:], rows)
-            ok = state.order.tolist() == expected[epoch]
-            _expect(ok, bad_signals_are_refused, f"after {what}, epoch {epoch} changed")
-            state = trial.policy.advance(state)
+        for later in (True, False):  # the units come again, or are left out, as the message advises
+            _survives(trial, what, spoiled, later)
+
+
+def _survives(
+    trial: Trial, what: str, spoiled: Callable[[npt.NDArray[np.float64]], Any], later: bool
+) -> None:
+    """Compare the orders after a refusal with those of a policy that never met the bad block."""
+    state, twin = trial.policy.init(trial.n, seed=5), trial.policy.init(trial.n, seed=5)
+    for epoch in range(EPOCHS):
+        if trial.policy.needs.at_visits() or trial.policy.needs.at_start(epoch):
+            order, rows = state.order.copy(), trial.rows(trial.n, epoch)
+            rest = order[3 if later else 6 :]
+            state = trial.observe(state, order[:3], rows)
+            bad = trial.convert(spoiled(rows[order[3:6]]))
+            _refuses(trial.policy.observe, state, order[3:6], bad, what, bad_signals_are_refused)
+            state = trial.observe(state, rest, rows)
+            twin = trial.observe(trial.observe(twin, order[:3], rows), rest, rows)
+        same = state.order.tolist() == twin.order.tolist()
+        _expect(same, bad_signals_are_refused, f"after {what}, epoch {epoch} changed")
+        state, twin = trial.policy.advance(state), trial.policy.advance(twin)
 
 
 def bad_units_are_refused(trial: Trial) -> None:
@@ -374,6 +392,7 @@ def _refuses(
     try:
         verb(state, units, signals)
     except ValueError as error:
-        _expect(len(str(error)) > 20, promise, f"{what} was refused without a reason: {error}")
+        named = "unit" in str(error) or "signal" in str(error)
+        _expect(named, promise, f"{what} was refused without naming units or signals: {error}")
         return
     raise ContractError(f"{_name(promise)} But {what} was accepted")
