@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from wellorder.torch.exact import Exact, ExactSource
+from wellorder.torch.factors import Convolved, Lookup, Outer, Tied
+from wellorder.torch.ghost import Ghost, as_ghost
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 
@@ -48,6 +50,16 @@ def agree(model, x, passes=1):
         (signals.combine(weights), torch.from_numpy(weights) @ rows, scale * len(x)),
     ]:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10 * max(1.0, size))
+    even = len(x) // 2 * 2
+    if even:
+        pairs = signals.take(np.arange(even)).differences([])
+        apart = rows[0:even:2] - rows[1:even:2]
+        torch.testing.assert_close(pairs.gram(), apart @ apart.T, rtol=1e-10, atol=1e-9 * max(1.0, scale**2))
+        torch.testing.assert_close(pairs.dot(vector), apart @ vector, rtol=1e-10, atol=1e-9 * max(1.0, scale))
+        halves = weights[: even // 2]
+        torch.testing.assert_close(
+            pairs.combine(halves), torch.from_numpy(halves) @ apart, atol=1e-9, rtol=1e-9
+        )
 
 
 @EXAMPLES
@@ -229,19 +241,26 @@ def test_dropout_is_the_one_that_was_drawn():
 
 
 @pytest.mark.parametrize("allowance", [0, 10**9])
-def test_rows_kept_or_not_kept_give_the_same_products(allowance):
-    from wellorder.torch.factors import Convolved
-    from wellorder.torch.ghost import Ghost, settle
-
+@pytest.mark.parametrize("of", ["conv", "linear", "tied"])
+def test_products_are_the_same_whether_rows_are_kept_or_not_and_in_pairs(allowance, of):
     torch.manual_seed(0)
-    image, left = torch.randn(4, 3, 9, 9, dtype=torch.float64), torch.randn(4, 2, 7, 7, dtype=torch.float64)
-    factor = Convolved(image, left, (1, 1), (1, 1), 1, (3, 3))
+    if of == "conv":
+        image, left = torch.randn(4, 3, 9, 9).double(), torch.randn(4, 2, 7, 7).double()
+        factor = Convolved(image, left, (1, 1), (1, 1), 1, (3, 3))
+    else:
+        factor = Outer(torch.randn(4, 1, 30, 5).double(), torch.randn(4, 1, 30, 3).double())
+    if of == "tied":
+        factor = Tied(factor, Lookup(torch.randint(0, 5, (4, 6)), torch.randn(4, 6, 3).double(), 5))
     rows = factor.rows()
-    signals = Ghost(settle({"w": factor}, {"w": slice(0, 54)}, allowance), 54, 1.0, rows.new_zeros(()))
-    vector = torch.randn(54, dtype=torch.float64)
-    torch.testing.assert_close(signals.gram(), rows @ rows.T)
-    torch.testing.assert_close(signals.dot(vector), rows @ vector)
-    torch.testing.assert_close(signals.combine(np.arange(4.0)), torch.arange(4.0).double() @ rows)
+    assert not as_ghost(factor)
+    d = rows.shape[1]
+    signals = Ghost({"w": factor}, {"w": slice(0, d)}, 2.0, rows.new_zeros(()), allowance)
+    vector = torch.randn(d, dtype=torch.float64)
+    for ours, theirs in [(signals, 2 * rows), (signals.differences([]), 2 * (rows[0::2] - rows[1::2]))]:
+        weights = np.arange(float(len(theirs)))
+        torch.testing.assert_close(ours.gram(), theirs @ theirs.T)
+        torch.testing.assert_close(ours.dot(vector), theirs @ vector)
+        torch.testing.assert_close(ours.combine(weights), torch.from_numpy(weights) @ theirs)
 
 
 class Bypass(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wellorder.torch.factors import Factor, merge
-from wellorder.torch.ghost import Ghost, settle
+from wellorder.torch.ghost import Ghost
 from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
@@ -80,9 +80,10 @@ class ExactSource:
             for visit in whole:
                 for name, rows in replayed(visit.layer, visit.args, visit.kwargs, visit.gradients).items():
                     uses[self._name(visit.layer, name)].append(rows)
-            allowance = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
-            parts = settle({name: merge(each) for name, each in uses.items()}, self.slots, allowance)
-            signals = Ghost(parts, self.dim, float(batch) if self.spec.mean else 1.0, self.like)
+            activations = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
+            merged = {name: merge(each) for name, each in uses.items()}
+            scale = float(batch) if self.spec.mean else 1.0
+            signals = Ghost(merged, self.slots, scale, self.like, 3 * activations // 2)
         if self._proof is not None and self._proof.holds(signals, self.slots):
             self._proof = None
         return signals

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+Index = Tensor | slice
 CHUNK = 1 << 22
 """Numbers written out at a time where rows are not kept."""
 
@@ -38,7 +39,7 @@ class Factor(Protocol):
         """Write the gradients out, (b, p)."""
         ...
 
-    def take(self, index: Tensor) -> Factor:
+    def take(self, index: Index) -> Factor:
         """Keep some of the b gradients."""
         ...
 
@@ -64,7 +65,7 @@ class Rows:
     def rows(self) -> Tensor:
         return self.values
 
-    def take(self, index: Tensor) -> Rows:
+    def take(self, index: Index) -> Rows:
         return Rows(self.values[index])
 
 
@@ -88,9 +89,12 @@ class Outer:
         return products.view(groups, b, positions, b, positions).sum((0, 2, 4))
 
     def dot(self, vector: Tensor) -> Tensor:
-        weight = vector.view(self.left.shape[1], self.left.shape[3], self.right.shape[3])
-        through = torch.matmul(self.right, weight.mT)
-        return _dots(through, self.left)
+        b, groups, _, left = self.left.shape
+        weight = vector.view(groups, left, self.right.shape[3])
+        through = torch.matmul(_flat(self.right), weight.mT)
+        if groups == 1:
+            return _dots(through.view(b, -1), self.left)
+        return (through * _flat(self.left)).view(groups, b, -1).sum((0, 2))
 
     def combine(self, weights: Tensor) -> Tensor:
         left = self.left * weights.view(-1, 1, 1, 1)
@@ -99,7 +103,14 @@ class Outer:
     def rows(self) -> Tensor:
         return torch.matmul(self.left.mT, self.right).flatten(1)
 
-    def take(self, index: Tensor) -> Outer:
+    def pair_rows(self) -> Tensor:
+        """Differences of consecutive gradients, written out without the gradients themselves."""
+        even, odd = self.take(slice(0, None, 2)), self.take(slice(1, None, 2))
+        apart = torch.matmul(even.left.mT, even.right).flatten(0, 1)
+        apart.baddbmm_(odd.left.mT.flatten(0, 1), odd.right.flatten(0, 1), alpha=-1)
+        return apart.view(len(even), -1)
+
+    def take(self, index: Index) -> Outer:
         return Outer(self.left[index], self.right[index])
 
 
@@ -138,14 +149,12 @@ class Lookup:
         ).flatten()
 
     def rows(self) -> Tensor:
-        return self.as_outer().rows()
+        table = self.left.new_zeros(len(self) * self.count, self.left.shape[2])
+        owner = torch.arange(len(self), device=self.ids.device).unsqueeze(1)
+        places = (self.ids + owner * self.count).flatten()
+        return table.index_add_(0, places, self.left.flatten(0, 1)).view(len(self), -1)
 
-    def as_outer(self) -> Outer:
-        """Spell the identities out as one-hot vectors: as large as a language model's logits."""
-        hot = functional.one_hot(self.ids, self.count).to(self.left.dtype)
-        return Outer(hot.unsqueeze(1), self.left.unsqueeze(1))
-
-    def take(self, index: Tensor) -> Lookup:
+    def take(self, index: Index) -> Lookup:
         return Lookup(self.ids[index], self.left[index], self.count)
 
 
@@ -187,6 +196,11 @@ class Convolved:
     def rows(self) -> Tensor:
         return self.as_outer().rows()
 
+    def pair_rows(self) -> Tensor:
+        """Differences of consecutive gradients, written out."""
+        apart = self.take(slice(0, None, 2)).rows()
+        return apart.sub_(self.take(slice(1, None, 2)).rows())
+
     def as_outer(self) -> Outer:
         """The patches that the filters saw, from a strided view: k² times as large as the image."""
         b, channels = self.image.shape[:2]
@@ -203,10 +217,77 @@ class Convolved:
         right = view.reshape(b, self.groups, -1, places.numel()).mT
         return Outer(self.left.reshape(b, self.groups, -1, places.numel()).mT, right)
 
-    def take(self, index: Tensor) -> Convolved:
+    def take(self, index: Index) -> Convolved:
         return Convolved(
             self.image[index], self.left[index], self.stride, self.dilation, self.groups, self.kernel
         )
+
+
+@dataclass(frozen=True)
+class Tied:
+    """An embedding's table that is the output layer's weight too."""
+
+    outer: Outer
+    lookup: Lookup
+
+    def __len__(self) -> int:
+        return len(self.lookup)
+
+    def gram(self) -> Tensor:
+        return Rows(self.rows()).gram()
+
+    def dot(self, vector: Tensor) -> Tensor:
+        return self.outer.dot(vector) + self.lookup.dot(vector)
+
+    def combine(self, weights: Tensor) -> Tensor:
+        return self.outer.combine(weights) + self.lookup.combine(weights)
+
+    def rows(self) -> Tensor:
+        return self._with_lookups(self.outer.rows(), self.lookup.left, 1)
+
+    def pair_rows(self) -> Tensor:
+        """Differences of consecutive gradients, written out."""
+        signs = torch.ones(len(self) // 2 * 2, 1, 1).to(self.lookup.left)
+        signs[1::2] = -1
+        return self._with_lookups(self.outer.pair_rows(), self.lookup.left * signs, 2)
+
+    def _with_lookups(self, rows: Tensor, left: Tensor, each: int) -> Tensor:
+        """Add the look-ups of ``each`` examples to every row."""
+        owner = torch.arange(len(left), device=left.device).div(each, rounding_mode="floor").unsqueeze(1)
+        places = (self.lookup.ids + owner * self.lookup.count).flatten()
+        return rows.view(-1, left.shape[2]).index_add_(0, places, left.flatten(0, 1)).view(len(rows), -1)
+
+    def take(self, index: Index) -> Tied:
+        return Tied(self.outer.take(index), self.lookup.take(index))
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Differences of consecutive gradients, by the gradients' own products."""
+
+    of: Factor
+
+    def __len__(self) -> int:
+        return len(self.of) // 2
+
+    def gram(self) -> Tensor:
+        half = self.of.gram()
+        half = half[0::2] - half[1::2]
+        return half[:, 0::2] - half[:, 1::2]
+
+    def dot(self, vector: Tensor) -> Tensor:
+        along = self.of.dot(vector)
+        return along[0::2] - along[1::2]
+
+    def combine(self, weights: Tensor) -> Tensor:
+        return self.of.combine(torch.stack([weights, -weights], 1).flatten())
+
+    def rows(self) -> Tensor:
+        rows = self.of.rows()
+        return rows[0::2] - rows[1::2]
+
+    def take(self, index: Index) -> Apart:
+        raise NotImplementedError("take gradients before their differences")
 
 
 def merge(uses: Sequence[Any]) -> Factor:
@@ -219,9 +300,17 @@ def merge(uses: Sequence[Any]) -> Factor:
             torch.cat([u.ids for u in uses], 1), torch.cat([u.left for u in uses], 1), uses[0].count
         )
     if all(isinstance(use, Outer | Lookup) for use in uses):
-        outers = [use.as_outer() if isinstance(use, Lookup) else use for use in uses]
-        return Outer(torch.cat([o.left for o in outers], 2), torch.cat([o.right for o in outers], 2))
+        outers = [use for use in uses if isinstance(use, Outer)]
+        lookups = [use for use in uses if isinstance(use, Lookup)]
+        outer = outers[0]
+        if len(outers) > 1:
+            outer = Outer(torch.cat([o.left for o in outers], 2), torch.cat([o.right for o in outers], 2))
+        return Tied(outer, _joined(lookups)) if lookups else outer
     return Rows(torch.stack([use.rows() for use in uses]).sum(0))
+
+
+def _joined(uses: Sequence[Lookup]) -> Lookup:
+    return Lookup(torch.cat([u.ids for u in uses], 1), torch.cat([u.left for u in uses], 1), uses[0].count)
 
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:

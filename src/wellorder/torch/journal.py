@@ -84,31 +84,25 @@ class Journal:
     def _show_products(self, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
         if glimpsed is not None:
             self.gauge.add(glimpsed.cpu().numpy() * signals.scale, len(signals))
-        kept = Known(signals)
-        finite = np.isfinite(np.diagonal(kept.gram()))
+        finite = np.ones(len(signals), bool)
+        if self.policy.needs.at_visits():
+            finite = self._observe_finite(units, signals)
         self._count(finite)
-        if not finite.any() or not self.policy.needs.at_visits():
-            return
-        shown = kept if finite.all() else Known(signals.take(np.flatnonzero(finite)))
-        self.state = self.policy.observe(self.state, units[finite], shown)
+
+    def _observe_finite(self, units: Order, signals: Any) -> npt.NDArray[np.bool_]:
+        """Show products; where the policy finds one that is not finite, show it the others."""
+        try:
+            self.state = self.policy.observe(self.state, units, signals)
+        except ValueError:
+            finite: npt.NDArray[np.bool_] = signals.finite()
+            if finite.all():
+                raise
+            if finite.any():
+                rest = signals.take(np.flatnonzero(finite))
+                self.state = self.policy.observe(self.state, units[finite], rest)
+            return finite
+        return np.ones(len(signals), bool)
 
     def _count(self, finite: Any) -> None:
         self.observed += int(finite.sum())
         self.not_finite += int((~finite).sum())
-
-
-class Known:
-    """Signals whose Gram matrix is brought to the host once."""
-
-    def __init__(self, signals: Any) -> None:
-        self._signals, self._gram = signals, None
-        self.dot, self.combine = signals.dot, signals.combine
-
-    def __len__(self) -> int:
-        return len(self._signals)
-
-    def gram(self) -> Any:
-        """All inner products, as a NumPy array."""
-        if self._gram is None:
-            self._gram = self._signals.gram().double().cpu().numpy()
-        return self._gram
