@@ -31,8 +31,8 @@ class Factor(Protocol):
         """Inner products with a flat vector, (b,)."""
         ...
 
-    def combine(self, weights: Tensor) -> Tensor:
-        """Sum the gradients, weighted, into one flat vector."""
+    def combine(self, weights: Tensor, out: Tensor) -> None:
+        """Sum the gradients, weighted, and write the sum to a flat vector."""
         ...
 
     def rows(self) -> Tensor:
@@ -59,8 +59,8 @@ class Rows:
     def dot(self, vector: Tensor) -> Tensor:
         return self.values @ vector
 
-    def combine(self, weights: Tensor) -> Tensor:
-        return weights @ self.values
+    def combine(self, weights: Tensor, out: Tensor) -> None:
+        torch.mv(self.values.T, weights, out=out)
 
     def rows(self) -> Tensor:
         return self.values
@@ -96,9 +96,13 @@ class Outer:
             return _dots(through.view(b, -1), self.left)
         return (through * _flat(self.left)).view(groups, b, -1).sum((0, 2))
 
-    def combine(self, weights: Tensor) -> Tensor:
-        left = self.left * weights.view(-1, 1, 1, 1)
-        return torch.matmul(_flat(left).mT, _flat(self.right)).flatten()
+    def combine(self, weights: Tensor, out: Tensor) -> None:
+        left = _flat(self.left * weights.view(-1, 1, 1, 1))
+        target = out.view(left.shape[0], left.shape[2], self.right.shape[3])
+        if len(left) == 1:
+            torch.mm(left[0].T, _flat(self.right)[0], out=target[0])
+        else:
+            torch.bmm(left.mT, _flat(self.right), out=target)
 
     def rows(self) -> Tensor:
         return torch.matmul(self.left.mT, self.right).flatten(1)
@@ -142,11 +146,13 @@ class Lookup:
         table = vector.view(self.count, -1)
         return _dots(functional.embedding(self.ids, table), self.left)
 
-    def combine(self, weights: Tensor) -> Tensor:
-        table = self.left.new_zeros(self.count, self.left.shape[2])
-        return table.index_add_(
-            0, self.ids.flatten(), (self.left * weights.view(-1, 1, 1)).flatten(0, 1)
-        ).flatten()
+    def combine(self, weights: Tensor, out: Tensor) -> None:
+        self.add(weights, out.zero_())
+
+    def add(self, weights: Tensor, out: Tensor) -> None:
+        """Add the weighted sum to what is there."""
+        shares = (self.left * weights.view(-1, 1, 1)).flatten(0, 1)
+        out.view(self.count, -1).index_add_(0, self.ids.flatten(), shares)
 
     def rows(self) -> Tensor:
         table = self.left.new_zeros(len(self) * self.count, self.left.shape[2])
@@ -181,7 +187,7 @@ class Convolved:
         through = conv(self.image, vector.view(shape), None, self.stride, 0, self.dilation, self.groups)
         return _dots(through, self.left)
 
-    def combine(self, weights: Tensor) -> Tensor:
+    def combine(self, weights: Tensor, out: Tensor) -> None:
         left = self.left * weights.view(-1, *[1] * (self.left.ndim - 1))
         shape = (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
         like = self.image.new_empty(1).expand(shape)
@@ -190,8 +196,7 @@ class Convolved:
         _, gradient, _ = torch.ops.aten.convolution_backward(
             left, self.image, like, None, self.stride, none, self.dilation, False, none, self.groups, flags
         )
-        flat: Tensor = gradient.flatten()
-        return flat
+        out.copy_(gradient.flatten())
 
     def rows(self) -> Tensor:
         return self.as_outer().rows()
@@ -239,8 +244,9 @@ class Tied:
     def dot(self, vector: Tensor) -> Tensor:
         return self.outer.dot(vector) + self.lookup.dot(vector)
 
-    def combine(self, weights: Tensor) -> Tensor:
-        return self.outer.combine(weights) + self.lookup.combine(weights)
+    def combine(self, weights: Tensor, out: Tensor) -> None:
+        self.outer.combine(weights, out)
+        self.lookup.add(weights, out)
 
     def rows(self) -> Tensor:
         return self._with_lookups(self.outer.rows(), self.lookup.left, 1)
@@ -279,8 +285,8 @@ class Apart:
         along = self.of.dot(vector)
         return along[0::2] - along[1::2]
 
-    def combine(self, weights: Tensor) -> Tensor:
-        return self.of.combine(torch.stack([weights, -weights], 1).flatten())
+    def combine(self, weights: Tensor, out: Tensor) -> None:
+        self.of.combine(torch.stack([weights, -weights], 1).flatten(), out)
 
     def rows(self) -> Tensor:
         rows = self.of.rows()

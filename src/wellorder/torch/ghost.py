@@ -54,7 +54,7 @@ class Ghost:
         for slot in absent:
             total[slot] = 0
         for name, factor in self.parts.items():
-            total[self.slots[name]] = factor.combine(shares)
+            factor.combine(shares, total[self.slots[name]])
         return total
 
     def differences(self, pending: Any) -> Ghost | None:
