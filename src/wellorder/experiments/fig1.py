@@ -112,15 +112,21 @@ def plot(table: Table) -> Figure:
     from wellorder.report.pictures import draw_curves, house_style
 
     with house_style():
-        figure = Figure(figsize=(12.0, 3.6), layout="constrained")
+        most = max(len(policies_of(_part(table, setting))) for setting in SETTINGS)
+        figure = Figure(figsize=(12.0, 3.5 + 0.22 * -(-most // 4)), layout="constrained")
         panels = figure.subplots(1, 4)
         for at, setting in enumerate(SETTINGS):
-            part = table.filter(table.column("setting").to_numpy() == setting)
             for axes, metric in zip(panels[2 * at : 2 * at + 2], (DISTANCE, ORDER_ERROR), strict=True):
-                draw_curves(axes, part, metric)
+                draw_curves(axes, _part(table, setting), metric)
                 axes.set(title=f"{setting}: {metric.label}", xlabel="epoch")
-            panels[2 * at].legend(loc="upper right", fontsize=8)
+        for setting, axes, side in zip(SETTINGS, panels[::2], ("left", "right"), strict=True):
+            place: Any = f"outside lower {side}"
+            figure.legend(*axes.get_legend_handles_labels(), loc=place, ncols=4, title=setting)
     return figure
+
+
+def _part(table: Table, setting: str) -> Table:
+    return table.filter(table.column("setting").to_numpy() == setting)
 
 
 def _rows(setting: str, label: str, done: Run) -> Iterator[dict[str, Any]]:

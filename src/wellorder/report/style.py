@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 COLOURS = (
     "#64748b", "#d97706", "#0d9488", "#c026d3", "#3b82f6",
-    "#65a30d", "#dc2626", "#0891b2", "#92400e", "#7c3aed",
+    "#65a30d", "#dc2626", "#0891b2", "#92400e", "#7c3aed", "#f472b6", "#14532d", "#eab308", "#1e3a8a",
 )  # fmt: skip
 """Told apart by most eyes, and readable on white and on near-black."""
 
