@@ -114,6 +114,16 @@ def test_bad_input_is_refused_with_exit_code_2_before_any_computation(words, mes
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+def test_a_training_run_that_fails_ends_with_1_and_its_reason(tmp_path, monkeypatch):
+    def fails(*args):
+        raise RuntimeError("the disk of numbers is full")
+
+    monkeypatch.setattr("wellorder.experiments.tasks.task.ProblemTask.train", fails)
+    result = run(*SMALL, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "the disk of numbers is full" in result.stderr
+
+
 def test_an_existing_folder_is_refused_without_resume(done):
     folder, _ = done
     result = run(*SMALL, "--seeds", 3, "--out", folder)
