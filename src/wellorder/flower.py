@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.order import Policy, units_of
+from wellorder.order import Policy
 from wellorder.participation import Conductor, Tolerance, read, under, write
-from wellorder.policies import WithReplacement
+from wellorder.participation.settings import check_inner, check_settings, check_words
 
 SUPPORTED = "1.41"
 CURE = f"install a supported one with: pip install 'flwr[simulation]=={SUPPORTED}.*'"
@@ -100,11 +100,10 @@ class OrderedStrategy(Strategy):
         state: str | Path | None = None,
         tolerance: Tolerance | None = None,
     ) -> None:
-        units_of(1, seed)  # refuses a seed that is none
-        _check_settings(policy, cohort, server_step, clients)
-        _check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
+        check_settings(policy, cohort, seed, server_step, clients)
+        check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
         for layer in _layers(inner):
-            _check_inner(layer, cohort)
+            check_inner(layer, cohort)
         self.inner = inner
         self.clients = cohort if clients is None else clients
         self.state = None if state is None else Path(state)
@@ -439,49 +438,6 @@ def _layers(inner: Any) -> Iterator[Strategy]:
 def _wanted(inner: Strategy, name: str) -> int:
     """Fewest nodes that the inner strategy goes on with, as far as it tells."""
     return max(getattr(layer, key, 0) for layer in _layers(inner) for key in (name, "min_available_nodes"))
-
-
-def _check_settings(policy: Policy[Any], cohort: int, server_step: float, clients: int | None) -> None:
-    for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
-        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"{name}={count!r}: pass a number of clients, an int >= 1")
-    if not (np.isfinite(server_step) and server_step > 0):
-        raise ValueError(f"server_step={server_step!r}: pass a positive number; 1.0 does not amplify")
-    if policy.needs.at_start(0):
-        raise ValueError(
-            f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "
-            "not; use PairGraB() or GraB()"
-        )
-    if isinstance(policy, WithReplacement):
-        raise ValueError(f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling()")
-
-
-def _check_words(**settings: tuple[str, ...]) -> None:
-    for name, (value, *words) in settings.items():
-        if value not in words:
-            raise ValueError(f"{name}={value!r}: pass {' or '.join(map(repr, words))}")
-
-
-def _check_inner(layer: Strategy, cohort: int) -> None:
-    """Refuse settings under which the inner strategy would sample by itself, or wait for ever."""
-    name, fraction = type(layer).__name__, getattr(layer, "fraction_train", 1.0)
-    if fraction != 1.0:
-        raise ValueError(
-            f"inner: {name}(fraction_train={fraction}) would draw from the cohort at random; pass "
-            f"fraction_train=1.0 (cohort={cohort} says how many clients train)"
-        )
-    for setting in ("min_train_nodes", "min_available_nodes"):
-        least = getattr(layer, setting, 0)
-        if least > cohort and not (cohort == 1 and least == 2):
-            raise ValueError(
-                f"inner: {name}({setting}={least}) would wait for ever in rounds of cohort={cohort}; pass "
-                f"{setting}={cohort} (OrderedStrategy(clients={least}) waits for so many before it begins)"
-            )
-    sampled = getattr(layer, "num_sampled_clients", cohort)
-    if sampled != cohort:
-        raise ValueError(
-            f"inner: {name}(num_sampled_clients={sampled}) in rounds of cohort={cohort}; pass {cohort}"
-        )
 
 
 def _told_name(reply: Message) -> str:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from wellorder import GraB, PairGraB, RandomReshuffling, ShuffleOnce
 from wellorder.flower import OrderedStrategy, Tolerance
 
-CLIENTS = 9
+CLIENTS = 6
 MOODS = ["well", "error", "silent", "late", "twice", "nan", "shape"]
 
 
@@ -27,7 +27,7 @@ class Federation(RuleBasedStateMachine):
 
     @initialize(
         present=st.integers(0, CLIENTS),
-        cohort=st.integers(1, 4),
+        cohort=st.integers(1, 3),
         policy=st.sampled_from([PairGraB(), GraB(), RandomReshuffling(), ShuffleOnce()]),
         attempts=st.integers(1, 3),
     )
