@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wellorder.federated import signing
 from wellorder.federated.layout import BLOCK
 from wellorder.order import Policy
 from wellorder.policies import GraB, PairGraB
@@ -82,6 +83,11 @@ class Balancer:
         self.values.copy_(_decide(products, thresholds))
         signs = _signs(self.values, thresholds)
         self.vectors[:, count] += torch.bmm(signs[:, None], differences)[:, 0]
+
+    def pair_up(self, signals: Tensor, runs: Tensor, thresholds: Tensor) -> None:
+        """`step` for whole pairs in a few launches; ``runs`` are the places of these runs in the signals."""
+        total, scale = self.vectors[:, self.count], self.step_sizes**2
+        signing.balance_pairs(signals, runs, total, scale, thresholds, self.values)
 
     def close(
         self, states: list[Any], values: list[npt.NDArray[np.float64]], policies: list[Any]

@@ -42,8 +42,8 @@ class Config:
         "cpu" or "cuda"; "float64", "float32", "tf32" or "bf16".
     mode, graph
         "auto", or how clients are trained: "loop", "stacked", "vmap"; whether CUDA replays a captured round.
-    checkpoint
-        A file written after every epoch, from which a run with the same settings goes on.
+    checkpoint, checkpoint_every
+        A file written after every so many epochs, from which a run with the same settings goes on.
     """
 
     step_size: float
@@ -66,13 +66,14 @@ class Config:
     mode: Literal["auto", "loop", "stacked", "vmap"] = "auto"
     graph: bool = True
     checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
         for name in ("step_size", "server_step"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value!r}: pass a positive number")
-        for name in ("epochs", "cohort", "local_steps"):
+        for name in ("epochs", "cohort", "local_steps", "checkpoint_every"):
             _check_int(name, getattr(self, name), 1)
         for name in ("seed", "evaluate", "train_sample", "sketch"):
             _check_int(name, getattr(self, name), 0)
@@ -95,7 +96,7 @@ class Config:
 
     def text(self) -> str:
         """All that decides a run's numbers, in one line; where it computes is left out."""
-        skipped = {"checkpoint", "graph", "device"}
+        skipped = {"checkpoint", "checkpoint_every", "graph", "device"}
         return ", ".join(
             f"{f.name}={describe(getattr(self, f.name))}" for f in fields(self) if f.name not in skipped
         )

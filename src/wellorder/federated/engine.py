@@ -168,7 +168,8 @@ class Engine:
             self.spent += (time.perf_counter() - began) / len(self.runs)
             done += 1
             rows = self._evaluate(done)
-            if self.config.checkpoint is not None:
+            due = done % self.config.checkpoint_every == 0 or done == self.config.epochs
+            if self.config.checkpoint is not None and due:
                 checkpoint.save(self.config.checkpoint, self._saved(done))
             if progress is not None:
                 progress(done, rows)

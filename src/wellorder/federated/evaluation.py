@@ -10,7 +10,8 @@ from wellorder.federated.layout import Layout
 from wellorder.federated.store import MARGIN, ClientData, Store
 from wellorder.federated.training import Loss
 
-BATCH = 1000
+BATCH = {"cpu": 1000, "cuda": 5000}
+"""Examples measured at once."""
 
 
 class Evaluator:
@@ -21,6 +22,7 @@ class Evaluator:
     ) -> None:
         self.store, self.model, self.layout, self.loss = store, model, layout, loss
         device = store.labels.device
+        self.batch = BATCH.get(device.type, 1000)
         count = min(sample or len(data.labels), len(data.labels))
         chosen = (
             np.random.default_rng(0).permutation(len(data.labels))[:count] if sample else np.arange(count)
@@ -46,14 +48,15 @@ class Evaluator:
         """Loss and accuracy on both sets; NaN where there is no test set, or no labels to be right about."""
         named = self.layout.views(server)
         parts = [
-            self._sums(named, self.plain(part), self.store.labels[part]) for part in self.train.split(BATCH)
+            self._sums(named, self.plain(part), self.store.labels[part])
+            for part in self.train.split(self.batch)
         ]
         train = torch.stack(parts).sum(dim=0) / len(self.train)
         test = torch.full((2,), float("nan"))
         if self.test is not None:
             inputs, labels = self.test
             pieces = []
-            for part, marks in zip(inputs.split(BATCH), labels.split(BATCH), strict=True):
+            for part, marks in zip(inputs.split(self.batch), labels.split(self.batch), strict=True):
                 own = self.store.normalised(part) if self.store.images else part
                 pieces.append(self._sums(named, own, marks))
             test = torch.stack(pieces).sum(dim=0) / len(labels)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wellorder.federated import signing, stacked
 from wellorder.federated.balancer import Balancer, balances, rows_of
 from wellorder.federated.chunk import Chunk, empty_chunk, fill, put, work_of
 from wellorder.federated.counter import bits, key_of
@@ -235,9 +236,14 @@ class Group:
         self.thresholds[: stop - start] = torch.from_numpy(self._thresholds[start:stop])
 
     def step(self, signals: Tensor, at: Tensor) -> None:
+        thresholds = self.thresholds.index_select(0, at)[0]
+        if self.regular and stacked.FUSED and signing.serves(signals):
+            self.balancer.pair_up(signals, self.index, thresholds)
+            self.values.index_copy_(0, at, self.balancer.values[None])
+            return
         rows = self.rows.index_select(0, at)[0]  # type: ignore[union-attr]
         own = signals if len(self.members) == len(signals) else signals.index_select(0, self.index)
-        self.balancer.step(own, rows, self.thresholds.index_select(0, at)[0], self.regular)
+        self.balancer.step(own, rows, thresholds, self.regular)
         self.values.index_copy_(0, at, self.balancer.values[None])
 
     def read(self, start: int, stop: int) -> None:

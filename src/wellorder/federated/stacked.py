@@ -14,10 +14,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from wellorder.federated import fused
 from wellorder.federated.models import Residual
 
 Parameters = dict[str, Tensor]
 Layer = Callable[[Parameters, Tensor], Tensor]
+FUSED = True
+"""Whether Triton's kernels are used where they can be."""
 PAD = 8
 """Patches are padded to a multiple of so many numbers, which tensor cores need."""
 
@@ -87,7 +90,16 @@ def _conv_relu_pool(conv: nn.Conv2d, name: str, half: bool, pool: nn.Module) -> 
     product, pooled = _conv(conv, name, half, bias=False), _layer(pool, "", half)
     if product is None or pooled is None:
         return None
-    return lambda p, x: torch.relu(pooled(p, product(p, x)) + _bias(p, name, x, half))
+    halves = isinstance(pool, nn.MaxPool2d) and pool.kernel_size == pool.stride == 2 and not pool.padding
+
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        y = product(p, x)
+        if FUSED and halves and not (y.shape[2] % 2 or y.shape[3] % 2) and fused.serves(y, y.shape[4]):
+            z: Tensor = fused.PoolReLU.apply(y, p[f"{name}bias"])  # type: ignore[no-untyped-call]
+            return z
+        return torch.relu(pooled(p, y) + _bias(p, name, x, half))
+
+    return run
 
 
 def _bias(p: Parameters, name: str, x: Tensor, half: bool) -> Tensor:
@@ -153,6 +165,12 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
         lanes, out, _, kernel, _ = weight.shape
+        ctx.fused = FUSED and fused.serves(x, out)
+        if ctx.fused:
+            x, flat = x.contiguous(), weight.permute(0, 3, 4, 2, 1).reshape(lanes, -1, out).contiguous()
+            ctx.save_for_backward(x, weight)
+            ctx.stride, ctx.padding, ctx.shape = stride, padding, x.shape
+            return fused.convolve(x, flat, kernel, stride, padding)
         columns, sides = patches(x, kernel, stride, padding)
         matrix = _matrix(weight.permute(0, 3, 4, 2, 1), columns.shape[2])
         ctx.save_for_backward(columns, weight)
@@ -165,7 +183,10 @@ class Convolution(torch.autograd.Function):
         lanes, out, inside, kernel, _ = weight.shape
         dy = dy.contiguous()
         rows = dy.view(lanes, -1, out)
-        product = _tall_product(columns, rows, dy.shape[1])
+        if ctx.fused:
+            product = fused.weigh(columns, dy, kernel, ctx.stride, ctx.padding)
+        else:
+            product = _tall_product(columns, rows, dy.shape[1])
         dw = (
             product[:, : kernel * kernel * inside]
             .unflatten(1, (kernel, kernel, inside))
@@ -173,6 +194,9 @@ class Convolution(torch.autograd.Function):
         )
         if not ctx.needs_input_grad[0]:
             return None, dw, None, None
+        if ctx.stride == 1 and FUSED and fused.serves(dy, inside):
+            flat = weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(lanes, -1, inside).contiguous()
+            return fused.convolve(dy, flat, kernel, 1, kernel - 1 - ctx.padding), dw, None, None
         if ctx.stride == 1:
             spread, _ = patches(dy, kernel, 1, kernel - 1 - ctx.padding)
             matrix = _matrix(weight.flip(3, 4).permute(0, 3, 4, 1, 2), spread.shape[2])
