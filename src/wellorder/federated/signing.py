@@ -1,4 +1,4 @@
-"""Triton kernels for CUDA: a round's balancing in four launches; its twin is `wellorder.federated.balancer`."""
+"""Triton kernels for CUDA: a round's balancing in four launches; its twin: `wellorder.federated.balancer`."""
 # mypy: ignore-errors
 # ruff: noqa: N803  (kernels are written in Triton's language, sizes in capitals)
 
