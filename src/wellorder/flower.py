@@ -11,6 +11,7 @@ import io
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -21,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder.order import Policy
-from wellorder.participation import Conductor, Tolerance, read, under, write
+from wellorder.participation import Conductor, Signal, Tolerance, Visit, read, under, write
+from wellorder.participation.reports import odd_ones, shape_of
 from wellorder.participation.settings import check_inner, check_settings, check_words
 
 SUPPORTED = "1.41"
@@ -116,6 +118,7 @@ class OrderedStrategy(Strategy):
         self._views: Any = None
         self._given: ArrayRecord | None = None
         self._sent: list[tuple[int, Message]] = []
+        self._seen: deque[str] = deque(maxlen=1000)
         self._round = 0
 
     def __repr__(self) -> str:
@@ -188,7 +191,7 @@ class OrderedStrategy(Strategy):
         conductor = self.conductor
         answers, failed = self._sorted(replies)
         signal = conductor.signal()
-        visits = [conductor.measure(signal, client, _reply_arrays(reply)) for client, reply in answers]
+        visits = self._visits(answers, signal)
         bad = {visit.client: visit.fault for visit in visits if visit.fault}
         drop = bad if self.tolerance.bad_updates == "drop" else {}
         kept = {client: reply for client, reply in answers if client not in drop}
@@ -275,6 +278,21 @@ class OrderedStrategy(Strategy):
             elif first[client].has_error():
                 failed[client] = (first[client].error.reason or "an error", first[client])
         return [(c, first[c]) for c, _ in self._sent if c not in failed], failed
+
+    def _visits(self, answers: list[tuple[int, Message]], signal: Signal) -> list[Visit]:
+        """Look at the answers, before the inner strategy does."""
+        weight = next(
+            (w for layer in _layers(self.inner) if (w := getattr(layer, "weighted_by_key", ""))), ""
+        )
+        reports = {client: _report(reply) for client, reply in answers}
+        odd = odd_ones(reports, weight, self._seen) if weight else {}
+        self._seen += [shape_of(report) for client, report in reports.items() if client not in odd]
+        return [
+            Visit(client, {}, fault=odd[client])
+            if client in odd
+            else self.conductor.measure(signal, client, _reply_arrays(reply))
+            for client, reply in answers
+        ]
 
     def _aggregate(
         self, good: list[Message], errors: list[Message]
@@ -454,6 +472,13 @@ def _told_name(reply: Message) -> str:
 
 def _key_name(key: bytes) -> str:
     return f"key-{hashlib.sha256(key).hexdigest()[:16]}" if key else ""
+
+
+def _report(reply: Message) -> tuple[list[str], dict[str, Any]]:
+    content = reply.content
+    return list(content.array_records), {
+        name: dict(record) for name, record in content.metric_records.items()
+    }
 
 
 def _reply_arrays(reply: Message) -> dict[str, npt.NDArray[Any]]:

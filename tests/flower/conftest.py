@@ -25,7 +25,7 @@ collect_ignore = ["app"]
 
 @dataclass
 class Client:
-    """Behaves ``well`` unless told otherwise: error, silent, late, twice, nan, shape, huge, empty."""
+    """Behaves ``well``, or else: error, silent, late, twice, nan, shape, huge, empty, odd, light."""
 
     name: str
     unit: int
@@ -100,7 +100,9 @@ class FakeGrid:
             return [
                 flwr.app.Message(flwr.app.Error(0, "Traceback\nZeroDivisionError: 1/0"), reply_to=message)
             ]
-        metrics = {"num-examples": 1, "loss": 0.5}
+        metrics = {"num-examples": 0 if client.mood == "light" else 1, "loss": 0.5}
+        if client.mood == "odd":
+            del metrics["loss"]
         if message.metadata.message_type != "train":
             return [self.answer(message, {"metrics": flwr.app.MetricRecord(metrics)})]
         (x,) = message.content["arrays"].to_numpy_ndarrays()

@@ -207,7 +207,9 @@ def test_a_reply_that_comes_twice_or_too_late_counts_once_or_not_at_all(federati
         ("nan", "NaN or infinite"),
         ("shape", r"its arrays are x\[4\]"),
         ("huge", "above norm_cap"),
-        ("empty", "its arrays are"),
+        ("empty", "0 records of arrays"),
+        ("light", "its num-examples is 0"),
+        ("odd", "its records are"),
     ],
 )
 @pytest.mark.parametrize("policy", [PairGraB(), RandomReshuffling()], ids=repr)
@@ -239,10 +241,9 @@ def test_a_bad_update_can_be_left_to_the_inner_strategy(federation, first_model)
 
 
 def test_replies_that_cannot_be_combined_are_a_failed_round_not_the_end(federation, first_model):
-    grid = federation(4)
-    strategy = strategy_of(
-        PairGraB(), 2, inner=FedAvg(fraction_evaluate=0.0, weighted_by_key="weight"), clients=4
-    )
+    grid, inner = federation(4), FedAvg(fraction_evaluate=0.0, weighted_by_key="weight")
+    tolerance = Tolerance(patience=0.0, bad_updates="keep")
+    strategy = strategy_of(PairGraB(), 2, inner=inner, clients=4, tolerance=tolerance)
     result = strategy.start(grid, first_model(), num_rounds=2)
     assert [m["order-failures"] for m in result.train_metrics_clientapp.values()] == [2, 2]
     np.testing.assert_array_equal(weights(result), np.ones(3))
