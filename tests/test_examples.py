@@ -14,6 +14,9 @@ EXAMPLES = ROOT / "examples"
 # in it must exist afterwards and be named in the output; "needs:package" skips where that is not installed.
 SMALL = {
     "quadratics.py": ["--epochs", "2", "--seeds", "2", "--out", "{out}/quadratics.png", "needs:matplotlib"],
+    "torch_cnn.py": ["--epochs", "1", "--examples", "96", "needs:torch"],
+    "torch_lm.py": ["--epochs", "1", "--sequences", "64", "needs:torch"],
+    "torch_mlp.py": ["--epochs", "2", "--examples", "200", "--out", "{out}/run.pt", "needs:torch"],
 }
 
 

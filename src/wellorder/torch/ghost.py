@@ -67,7 +67,7 @@ class Ghost:
             size = len(self) // 2 * _length(self.slots[name])
             if isinstance(factor, Rows):
                 parts[name] = Rows(factor.values[0::2] - factor.values[1::2])
-            elif isinstance(factor, Outer | Convolved | Tied) and not as_ghost(factor) and size <= left:
+            elif isinstance(factor, Outer | Convolved | Tied) and not as_ghost(factor, True) and size <= left:
                 left -= size
                 parts[name] = Rows(factor.pair_rows())
             else:
@@ -97,19 +97,29 @@ class Ghost:
         return parts
 
 
-def prefers_ghost(positions: int, left: int, right: int, b: int) -> bool:
+def alone_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
     """Whether a Gram matrix costs less from the factors than from written-out gradients.
 
     From the factors it takes 2·b²·T²·(i+o) operations, from rows b²·i·o and the rows themselves.
 
-    >>> prefers_ghost(1, 10, 784, 64), prefers_ghost(784, 6, 75, 64)
+    >>> alone_prefer_ghost(1, 10, 784, 64), alone_prefer_ghost(784, 6, 75, 64)
     (True, False)
     """
     return positions == 1 or 2 * positions**2 * (left + right) <= left * right * (1 + 4 / b)
 
 
-def as_ghost(factor: Outer | Convolved | Tied) -> bool:
+def pairs_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
+    """The same for differences of pairs: half as many rows, which make the products with a vector cheap too.
+
+    >>> pairs_prefer_ghost(1, 1024, 784, 64), pairs_prefer_ghost(16, 512, 4608, 32)
+    (True, False)
+    """
+    return b * left * right > 4 * (b * positions**2 * (left + right) + positions * left * right)
+
+
+def as_ghost(factor: Outer | Convolved | Tied, in_pairs: bool = False) -> bool:
     """Whether a factor is best left as it is."""
+    prefers_ghost = pairs_prefer_ghost if in_pairs else alone_prefer_ghost
     if isinstance(factor, Tied):
         return False
     if isinstance(factor, Outer):
