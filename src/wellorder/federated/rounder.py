@@ -119,12 +119,15 @@ class Rounder:
     def _tell(self, r: int, units: Ints, count: int) -> None:
         """Show a run's policy the round's signals; units whose signals are not finite stay unobserved."""
         run = self.engine.runs[r]
-        rows = self.signals[r, :count] / self.engine.step_sizes[r]  # type: ignore[index]
-        finite = torch.isfinite(rows).all(dim=1)
-        if bool(finite.all()):
+        rows = self.signals[r, :count].div_(self.engine.step_sizes[r])  # type: ignore[index]
+        try:
             run.state = run.policy.observe(run.state, units, rows)
-        elif bool(finite.any()):
-            run.state = run.policy.observe(run.state, units[finite.cpu().numpy()], rows[finite])
+        except ValueError:
+            finite = torch.isfinite(rows).all(dim=1)
+            if bool(finite.all()):
+                raise
+            if bool(finite.any()):
+                run.state = run.policy.observe(run.state, units[finite.cpu().numpy()], rows[finite])
 
     def sketched(self, signals: Tensor, r: int) -> Tensor:
         """A run's signals (S, width) as (S, k): k sums of randomly signed numbers; or as they are."""

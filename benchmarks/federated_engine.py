@@ -1,0 +1,116 @@
+"""A round of `simulate` on a CPU against the plain PyTorch loop over clients: CPU seconds, one thread.
+
+The paper's CNN on made-up images of CIFAR-10's size, S=10, K=5, batch 16 (50 examples a client: 16, 16, 16,
+2, 16). The plain loop copies the server's model into one local model, takes its steps by ``torch.optim.SGD``
+with ``clip_grad_norm_``, and averages; its images are cropped and flipped as the engine's are.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.timing import cpu_seconds
+from wellorder import PairGraB, RandomReshuffling
+from wellorder.federated import ClientData, paper
+from wellorder.federated.engine import Engine
+from wellorder.federated.partition import shards
+from wellorder.federated.plan import Epoch, side_by_side
+from wellorder.federated.training import cross_entropy
+
+ROUNDS = 1
+
+
+def made_up(clients: int = 40) -> ClientData:
+    draw = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), clients * 5)
+    images = draw.integers(0, 256, (len(labels), 3, 32, 32), dtype=np.uint8)
+    return ClientData(images, labels, shards(labels, clients), None, None, 10, (0.5,) * 3, (0.25,) * 3)
+
+
+class Rounds:
+    """Trains the next rounds of an engine, one call after the other."""
+
+    def __init__(self, data: ClientData, policy: object, mode: str) -> None:
+        config = paper(0.1, rounds=100, clients=data.partition.n, evaluate=0, mode=mode)
+        self.engine = Engine("cnn", data, [(policy, config)], cross_entropy)
+        self.plan = side_by_side([self.engine._open(0, self.engine.runs[0])])
+        self.at = 0
+
+    def __call__(self) -> None:
+        part = slice(self.at, self.at + ROUNDS)
+        if self.at + ROUNDS > len(self.plan.counts):
+            run = self.engine.runs[0]
+            run.state = run.policy.advance(run.state)
+            self.plan, self.at = side_by_side([self.engine._open(0, run)]), 0
+            part = slice(0, ROUNDS)
+        self.engine.rounder.epoch(0, Epoch(self.plan.clients[part], self.plan.counts[part]))
+        self.at += ROUNDS
+
+
+class PlainLoop:
+    """Federated averaging as one would first write it."""
+
+    def __init__(self, data: ClientData, model: nn.Module) -> None:
+        self.server, self.local = copy.deepcopy(model), copy.deepcopy(model)
+        self.images = torch.from_numpy(np.pad(data.inputs, ((0, 0), (0, 0), (4, 4), (4, 4))))
+        self.labels, self.data = torch.from_numpy(data.labels), data
+        self.draw = np.random.default_rng(0)
+
+    def __call__(self) -> None:
+        for _ in range(ROUNDS):
+            total = [torch.zeros_like(p) for p in self.server.parameters()]
+            for client in self.draw.choice(self.data.partition.n, 10, replace=False):
+                self.train(self.data.partition.of(client))
+                for sum_, p in zip(total, self.local.parameters(), strict=True):
+                    sum_.add_(p.detach(), alpha=0.1)
+            with torch.no_grad():
+                for p, mean in zip(self.server.parameters(), total, strict=True):
+                    p.copy_(mean)
+
+    def train(self, own: np.ndarray) -> None:
+        self.local.load_state_dict(self.server.state_dict())
+        rule = torch.optim.SGD(self.local.parameters(), lr=0.1)
+        batches = [b for _ in range(2) for b in np.split(self.draw.permutation(own), [16, 32, 48])]
+        for batch in batches[:5]:
+            rule.zero_grad()
+            loss = nn.functional.cross_entropy(self.local(self.augmented(batch)), self.labels[batch])
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.local.parameters(), 10.0)
+            rule.step()
+
+    def augmented(self, batch: np.ndarray) -> torch.Tensor:
+        pictures = []
+        codes = self.draw.integers(0, 9, (len(batch), 3))
+        for example, (down, right, flip) in zip(batch, codes, strict=True):
+            picture = self.images[example, :, down : down + 32, right : right + 32]
+            pictures.append(picture.flip(2) if flip % 2 else picture)
+        return (torch.stack(pictures).float() / 255 - 0.5) / 0.25
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    data = made_up()
+    engine = Rounds(data, PairGraB(), "auto")
+    calls = {
+        "plain PyTorch loop": PlainLoop(data, engine.engine.trainer.model),
+        "simulate, FL-GraB": engine,
+        "simulate, FL-RR": Rounds(data, RandomReshuffling(), "auto"),
+        "simulate, stacked": Rounds(data, PairGraB(), "stacked"),
+        "simulate, vmap": Rounds(data, PairGraB(), "vmap"),
+    }
+    spent = cpu_seconds(calls, repeats=7)
+    for name, seconds in spent.items():
+        ratio = seconds / spent["plain PyTorch loop"]
+        print(f"{name:22} {seconds / ROUNDS:7.3f} s CPU a round   {ratio:5.2f} × the plain loop")
+    for name in ("pfl", "flwr"):
+        state = "installed" if importlib.util.find_spec(name) else "not installed here"
+        print(f"{name}: {state}; not measured in this run")
+
+
+if __name__ == "__main__":
+    main()
