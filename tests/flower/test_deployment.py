@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from ipaddress import ip_address
@@ -103,9 +104,13 @@ class Link:
         self.spawn("superlink", "flower-superlink", *safety, "--port", port)
         host = self.address.split(":")
         wait_for(lambda: answers(host[0], int(host[1])), 30, "SuperLink")
+        if self.secure:
+            register = [
+                ["supernode", "register", str(self.home / f"node-{n}.pub"), "here"] for n in range(NODES)
+            ]
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda command: self.flwr(*command), register))
         for node in range(NODES):
-            if self.secure:
-                self.flwr("supernode", "register", str(self.home / f"node-{node}.pub"), "here")
             self.start_node(node)
 
     def start_node(self, node):
