@@ -84,8 +84,8 @@ class Folded(Places):
         super().__init__(n)
         self.held = held
 
-    def __getitem__(self, index: int) -> int:
-        return index % self.held
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return (np.array(indices) % self.held).tolist()
 
 
 def measure(case: str, kinds: list[str | None], blocks: int) -> None:

@@ -532,3 +532,36 @@ def test_a_batch_that_is_not_the_first_dimension_is_refused_with_the_cure(signal
 
 def test_ordered_returns_an_ordered_loader():
     assert isinstance(ordered(DataLoader(ROWS), LINEAR), OrderedLoader)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(3, 20, 3, padding=1),
+        nn.Conv2d(4, 6, 5, stride=2, padding=2, groups=2),
+        nn.Conv2d(3, 5, (3, 1), dilation=2, padding="same"),
+        nn.Conv1d(3, 5, 3, padding=1, padding_mode="circular"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("side", [4, 99])
+def test_gathered_patches_are_what_a_strided_convolution_sees(conv, side):
+    from wellorder.torch.layers import Layer
+    from wellorder.torch.sketching import Projection
+
+    torch.manual_seed(0)
+    a = torch.randn(2, conv.in_channels, *[15] * len(conv.kernel_size))
+    e = torch.randn_like(conv(a))
+    maps = Projection(Sketch(side=side), Layer("conv", conv), 0)
+    thin = tuple(-(-n // side) for n in e.shape[2:])
+    inside, q = maps._gathered(maps.right, maps.constant, a, e, thin)
+    whole, full = maps._strided(maps.right, maps.constant, a, e, (1,) * len(thin))
+    full = full.reshape(2, maps.groups, maps.width, *whole.shape[2:])
+    first = [-(-p // s) if side == 4 else 0 for p, s in zip(_before(conv), conv.stride, strict=True)]
+    picked = (Ellipsis, *(slice(f, n - f, t) for f, n, t in zip(first, e.shape[2:], thin, strict=True)))
+    torch.testing.assert_close(inside, e[picked])
+    torch.testing.assert_close(q, full[picked].flatten(3))
+
+
+def _before(conv):
+    return conv._reversed_padding_repeated_twice[::-1][1::2]

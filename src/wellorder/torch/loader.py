@@ -240,13 +240,14 @@ class OrderedLoader:
         """Make the same loader, but with tagged data and our batches."""
         self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
         data: Any = Tagged(loader.dataset)
+        collate: Any = TaggedCollate(loader.collate_fn)
         with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
             warnings.simplefilter("ignore")
             return DataLoader(
                 data,
                 batch_sampler=self._plan,
                 num_workers=loader.num_workers,
-                collate_fn=TaggedCollate(loader.collate_fn),
+                collate_fn=collate,
                 pin_memory=loader.pin_memory,
                 timeout=loader.timeout,
                 worker_init_fn=loader.worker_init_fn,

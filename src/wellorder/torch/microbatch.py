@@ -36,9 +36,10 @@ class Coordinates:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         total = sum(p.numel() for _, p in named)
         self.chosen: dict[str, Tensor | None] = {}
-        self._scaler, self._row, self.count = scaler, torch.empty(0), 0
+        self._scaler, self.deaf, self._open = scaler, False, False
         self._handles: list[Any] = []
-        self._anchor = named[0][1]
+        self._shares: list[int] = []
+        self._read: dict[int, Tensor] = {}
         for name, p in named:
             share = p.numel() if total <= count else int(count * p.numel() / total)
             if not share:
@@ -48,36 +49,42 @@ class Coordinates:
                 places = rng(seed, 0, f"coordinates.{name}").choice(p.numel(), share, replace=False)
                 index = torch.as_tensor(places, device=p.device).sort().values
             self.chosen[name] = index
-            self._handles.append(p.register_hook(self._reader(self.count, share, index)))
-            self.count += share
-        self.factor = math.sqrt(total / self.count)
-        self.heard = self.deaf = False
+            self._handles.append(p.register_hook(self._reader(len(self._shares), index)))
+            self._shares.append(share)
+        self.factor = math.sqrt(total / sum(self._shares))
 
-    def _reader(self, start: int, share: int, index: Tensor | None) -> Any:
+    def _reader(self, place: int, index: Tensor | None) -> Any:
         def read(gradient: Tensor) -> None:
             nonlocal index
-            if self.deaf or not len(self._row):
+            if self.deaf or not self._open:
                 return
-            self.heard = True
             values = gradient.detach()
-            values = (values.to_dense() if values.is_sparse else values).flatten()
-            if index is not None:
+            values = values.to_dense() if values.is_sparse else values
+            if index is not None and index.device != values.device:
                 index = index.to(values.device)
-                values = values[index]
+            values = (values.flatten() if index is None else values.take(index)).float()
             if self._scaler is not None:
-                values = values.float() / self._scaler.scale(values.new_ones((), dtype=torch.float32))
-            self._row[start : start + share] += values
+                values = values / self._scaler.scale(values.new_ones(()))
+            before = self._read.get(place)
+            self._read[place] = values if before is None else before + values
 
         return read
 
     def open(self) -> None:
         """Begin a batch."""
-        self._row, self.heard = torch.zeros(self.count, device=self._anchor.device), False
+        self._open, self._read = True, {}
 
     def close(self) -> Tensor | None:
         """What the batch's backward passes added up to; None if there was none."""
-        row, self._row = self._row, torch.empty(0)
-        return row * self.factor if self.heard else None
+        read, self._open, self._read = self._read, False, {}
+        if not read:
+            return None
+        some = next(iter(read.values()))
+        absent = {
+            place: some.new_zeros(share) for place, share in enumerate(self._shares) if place not in read
+        }
+        whole = {**read, **absent}
+        return torch.cat([whole[place] for place in range(len(self._shares))]) * self.factor
 
     def remove(self) -> None:
         """Take the hooks off the parameters."""

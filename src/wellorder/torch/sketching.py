@@ -21,16 +21,17 @@ from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 class Sketch:
     r"""Row of example i: :math:`\sum_\ell \sum_t (P_\ell e_{it}) \otimes (Q_\ell a_{it})`, ``size`` numbers.
 
-    P and Q are random signs, scaled so that inner products keep their expectation; where e is as short as its
-    projection it is taken as it is. A bias is one more input that is always 1. ``height`` is the most rows
-    of P, ``filters`` the rows of Q for a convolution (each costs a filter's work); at most ``layers`` layers
-    are sketched, evenly spread. ``mean`` says that the loss is a mean over the batch, which is undone.
+    P and Q are random signs, scaled so that inner products keep their expectation; where e is as short as
+    its projection it is taken as it is. A bias is one more input that is always 1. ``height`` is about the
+    rows of P; ``filters`` the rows of Q for a convolution, applied at no more than ``side`` positions along
+    each dimension; at most ``layers`` layers are sketched, evenly spread. ``mean`` says that the loss is a
+    mean over the batch, which is undone.
     """
 
     size: int = 512
     height: int = 16
     filters: int = 4
-    side: int = 8
+    side: int = 12
     layers: int = 16
     mean: bool = True
 
@@ -154,10 +155,9 @@ class Projection:
             if outputs == self.height
             else signs(self.groups, self.height, outputs) / math.sqrt(self.height)
         )
-        right = signs(self.groups * self.width, *([inputs] if self.groups == 1 else weight[0].shape))
-        right = right / math.sqrt(self.width)
+        right = signs(self.groups, self.width, inputs) / math.sqrt(self.width)
         self.constant = signs(self.groups * self.width) / math.sqrt(self.width) if bias is not None else None
-        self.right = right.view(-1, *weight.shape[1:]) if isinstance(module, CONVS) else right
+        self.right = right if isinstance(module, CONVS) else right[0]
         if isinstance(module, nn.Embedding):
             self.right = self.right.T.contiguous()
             if module.padding_idx is not None:
@@ -170,11 +170,7 @@ class Projection:
         target = rows[:, self.start : self.start + self.size].view(len(rows), self.height, self.width)
         if isinstance(self.module, CONVS):
             e, q = self._convolution(left, right, constant, given.to(gradient.dtype), gradient)
-            e, q = e.to(rows.dtype), q.to(rows.dtype)
-            if self.groups > 1:
-                b, g = len(rows), self.groups
-                e = e.view(b, g, self.height, -1).transpose(1, 2).flatten(2)
-                q = q.view(b, g, self.width, -1).transpose(1, 2).flatten(2)
+            e, q = (x.transpose(1, 2).flatten(2).to(rows.dtype) for x in (e, q))
             target.baddbmm_(e, q.mT)
             return
         e = gradient if left is None else gradient @ left[0].T
@@ -191,24 +187,65 @@ class Projection:
     def _convolution(
         self, left: Any, right: Tensor, constant: Any, a: Tensor, e: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """P e (b, G·height, T) and Q a (b, G·width, T) at some of the positions, evenly spread."""
-        m, dims = self.module, a.ndim - 2
+        """P e (b, G, height, T) and Q a (b, G, width, T) at some of the positions, evenly spread.
+
+        On a CPU Q a is a convolution with a longer stride; elsewhere the patches are gathered and multiplied,
+        which takes fewer and simpler kernels.
+        """
         thin = tuple(-(-side // self.side) for side in e.shape[2:])
-        if max(thin) > 1:
-            e = e[(slice(None), slice(None), *(slice(None, None, step) for step in thin))]
-        padding = m.padding
-        if m.padding_mode != "zeros":
-            a, padding = functional.pad(a, m._reversed_padding_repeated_twice, mode=m.padding_mode), 0
-        elif isinstance(padding, str):
-            a, padding = functional.pad(a, m._reversed_padding_repeated_twice), 0
-        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[dims - 1]
+        if a.device.type == "cpu":
+            e, q = self._strided(right, constant, a, e, thin)
+        else:
+            e, q = self._gathered(right, constant, a, e, thin)
+        e = e.reshape(len(a), self.groups, -1, q.shape[3])
+        e = e if left is None else left @ e
+        return (e * math.prod(thin), q) if max(thin) > 1 else (e, q)
+
+    def _strided(
+        self, right: Tensor, constant: Any, a: Tensor, e: Tensor, thin: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        m, padding = self.module, self.module.padding
+        if isinstance(padding, str) or m.padding_mode != "zeros":
+            mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+            a, padding = functional.pad(a, m._reversed_padding_repeated_twice, mode=mode), 0
+        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(thin) - 1]
         stride = tuple(s * t for s, t in zip(m.stride, thin, strict=True))
-        q = conv(a, right, constant, stride, padding, m.dilation, m.groups).flatten(2)
-        weight = math.prod(thin)
-        e = e.flatten(2) if weight == 1 else e.flatten(2) * weight
-        if left is not None:
-            e = (left @ e.unflatten(1, (self.groups, -1))).flatten(1, 2)
-        return e, q
+        filters = right.view(-1, *m.weight.shape[1:])
+        q = conv(a, filters, constant, stride, padding, m.dilation, m.groups)
+        e = e[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
+        return e, q.reshape(len(a), self.groups, self.width, -1)
+
+    def _gathered(
+        self, right: Tensor, constant: Any, a: Tensor, e: Tensor, thin: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        m = self.module
+        pads = m._reversed_padding_repeated_twice[::-1]
+        before, after = pads[1::2], pads[0::2]
+        if min(thin) > 1:  # positions whose patches lie inside the image: nothing has to be padded
+            first = tuple(-(-pad // s) for pad, s in zip(before, m.stride, strict=True))
+            last = tuple(-(-pad // s) for pad, s in zip(after, m.stride, strict=True))
+        else:
+            first = last = (0,) * len(thin)
+            if any(pads):
+                mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+                a = functional.pad(a, m._reversed_padding_repeated_twice, mode=mode)
+            before = first
+        spans = zip(first, last, thin, e.shape[2:], strict=True)
+        e = e[(slice(None), slice(None), *(slice(f, side - z, t) for f, z, t, side in spans))]
+        corner = tuple(f * s - p for f, s, p in zip(first, m.stride, before, strict=True))
+        q = right @ self._patches(a, corner, thin, e.shape[2:])
+        return e, q if constant is None else q + constant.view(self.groups, -1, 1)
+
+    def _patches(
+        self, a: Tensor, corner: tuple[int, ...], thin: tuple[int, ...], places: torch.Size
+    ) -> Tensor:
+        """What the filters see at the chosen positions, (b, G, C/G·k², T)."""
+        m, steps = self.module, a.stride()
+        start = a.storage_offset() + sum(c * s for c, s in zip(corner, steps[2:], strict=True))
+        inside = tuple(s * d for s, d in zip(steps[2:], m.dilation, strict=True))
+        across = tuple(s * d * t for s, d, t in zip(steps[2:], m.stride, thin, strict=True))
+        view = a.as_strided((*a.shape[:2], *m.kernel_size, *places), (*steps[:2], *inside, *across), start)
+        return view.reshape(len(a), self.groups, -1, places.numel())
 
     def _as(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
         if (dtype, device) not in self._cast:

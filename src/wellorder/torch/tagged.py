@@ -9,10 +9,10 @@ import numpy as np
 
 
 class Tagged:
-    """A data set that answers ``(i, item)``; everything else about it is the data set's own.
+    """A data set that gives a batch's numbers with its items; all else about it is the data set's own.
 
-    >>> Tagged("abc")[1], Tagged("abc").upper()
-    ((1, 'b'), 'ABC')
+    >>> Tagged("abc").__getitems__([2, 0]), Tagged("abc").upper()
+    (([2, 0], ['c', 'a']), 'ABC')
     """
 
     __slots__ = ("wrapped",)
@@ -23,14 +23,13 @@ class Tagged:
     def __len__(self) -> int:
         return len(self.wrapped)
 
-    def __getitem__(self, index: int) -> tuple[int, Any]:
-        return index, self.wrapped[index]
+    def __getitem__(self, index: int) -> Any:
+        return self.wrapped[index]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[int, Any]]:
-        """Fetch a whole batch; torch asks for this where a data set can do it."""
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Sequence[int], list[Any]]:
+        """A batch's numbers and its items; torch hands both to the collate as they are."""
         fetch = getattr(self.wrapped, "__getitems__", None)
-        items = fetch(indices) if fetch is not None else [self.wrapped[i] for i in indices]
-        return list(zip(indices, items, strict=True))
+        return indices, fetch(indices) if fetch is not None else [self.wrapped[i] for i in indices]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrapped, name)
@@ -48,5 +47,6 @@ class TaggedCollate:
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, pairs: list[tuple[int, Any]]) -> tuple[np.ndarray[Any, Any], Any]:
-        return np.array([i for i, _ in pairs], np.int64), self.collate([item for _, item in pairs])
+    def __call__(self, batch: tuple[Sequence[int], list[Any]]) -> tuple[np.ndarray[Any, Any], Any]:
+        indices, items = batch
+        return np.array(indices, np.int64), self.collate(items)
