@@ -26,7 +26,7 @@ Who = tuple[Ints, Ints]
 """A round's clients (R, S), and how many places are taken in each run (R,)."""
 HOST = ("cpu",)
 """Devices whose signals the host sees without a copy, so that it balances them itself."""
-NUMBERS = 2**24
+NUMBERS = 2**21
 """Random numbers drawn ahead for one stretch of rounds, at most."""
 
 
