@@ -47,7 +47,7 @@ def split_from(options: argparse.Namespace) -> Split:
     data = read(options.data)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
     x, test = ((torch.tensor(i).float() / 255 - mean) / std for i in (data.train_images, data.test_images))
-    labels = (torch.from_numpy(data.train_labels), torch.from_numpy(data.test_labels))
+    labels = (torch.tensor(data.train_labels), torch.tensor(data.test_labels))
     return Split(x, labels[0], test, labels[1]).to(options.device, options.examples)
 
 

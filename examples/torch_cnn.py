@@ -25,8 +25,8 @@ def images(folder: Path | None, n: int) -> TensorDataset:
     """The first n training images, scaled; or n noisy patterns."""
     if folder is not None:
         data = cifar10(folder)
-        x = torch.from_numpy(data.train_images[:n]).float().div(255).sub(0.5).div(0.25)
-        return TensorDataset(x, torch.from_numpy(data.train_labels[:n]))
+        x = torch.tensor(data.train_images[:n]).float().div(255).sub(0.5).div(0.25)
+        return TensorDataset(x, torch.tensor(data.train_labels[:n]))
     gen = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 10, (n,), generator=gen)
     noise = 2.0 * torch.randn(n, 3, 32, 32, generator=gen)

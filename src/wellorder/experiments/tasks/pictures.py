@@ -65,9 +65,9 @@ def split_of(name: str) -> Split:
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
 
     def ready(images: Any) -> Tensor:
-        return torch.from_numpy(images).float().div_(255).sub_(mean).div_(std)
+        return torch.tensor(images).float().div_(255).sub_(mean).div_(std)
 
-    labels = (torch.from_numpy(data.train_labels), torch.from_numpy(data.test_labels))
+    labels = (torch.tensor(data.train_labels), torch.tensor(data.test_labels))
     return Split(ready(data.train_images), labels[0], ready(data.test_images), labels[1])
 
 

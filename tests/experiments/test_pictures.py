@@ -1,0 +1,64 @@
+"""Network tasks: a comparison of orders on a network and data of one's own, or on official files."""
+
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from wellorder import Herding, RandomReshuffling  # noqa: E402
+from wellorder.experiments.tasks import task_of  # noqa: E402
+from wellorder.experiments.tasks.pictures import NetworkTask, split_of  # noqa: E402
+from wellorder.experiments.training import Settings  # noqa: E402
+from wellorder.torch.training import Recipe, Split  # noqa: E402
+
+NAMES = ["fashion-mnist", "fashion-mnist-logistic", "cifar10", "cifar10-cnn"]
+
+
+def network():
+    return torch.nn.Linear(4, 2)
+
+
+def points():
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    return Split(x[:30], y[:30], x[30:], y[30:])
+
+
+def test_a_task_of_ones_own_yields_the_columns_it_names():
+    task = NetworkTask("mine", "Mine", Recipe(network, 0.1, batch=5), points)
+    for policy in (RandomReshuffling(), Herding()):
+        rows = list(task.train(policy, 0, Settings(0.1, 2)))
+        assert [row["epoch"] for row in rows] == [0, 1, 2]
+        assert {metric.column for metric in task.metrics} <= set(rows[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tasks_are_known_by_name_and_can_travel(name):
+    task = task_of(name)
+    again = pickle.loads(pickle.dumps(task))
+    assert (again.name, again.step_size, again.grid) == (name, task.step_size, task.grid)
+
+
+def test_rounds_of_clients_are_refused():
+    with pytest.raises(ValueError, match=r"cohort=2.*leave both at 1"):
+        task_of("cifar10").check(Settings(0.1, 2, cohort=2))
+
+
+def test_missing_files_are_named_with_the_cure(tmp_path, monkeypatch):
+    monkeypatch.setenv("WELLORDER_DATA", str(tmp_path))
+    with pytest.raises((ValueError, FileNotFoundError), match=r"cifar|CIFAR"):
+        partial(split_of, "cifar10")()
+
+
+def test_images_are_scaled_by_the_data_sets_own_mean(monkeypatch):
+    from wellorder.federated import data as files
+
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4), dtype=np.uint8)
+    labels = np.arange(6)
+    made = files.Dataset("made up", images, labels, images, labels, 10, (0.5,) * 3, (0.25,) * 3)
+    monkeypatch.setattr(files, "cifar10", lambda: made)
+    split = split_of("cifar10")
+    np.testing.assert_allclose(split.x.numpy(), (images / 255 - 0.5) / 0.25, rtol=1e-5, atol=1e-6)
