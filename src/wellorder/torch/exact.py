@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wellorder.torch.factors import Factor, merge
+from wellorder.torch.compound import merge
+from wellorder.torch.factors import Factor
 from wellorder.torch.ghost import Ghost
 from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates

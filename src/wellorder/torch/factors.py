@@ -6,9 +6,8 @@ need not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +16,17 @@ from torch.nn import functional
 Index = Tensor | slice
 CHUNK = 1 << 22
 """Numbers written out at a time where rows are not kept."""
+
+
+def alone_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
+    """Whether a Gram matrix costs less from the factors than from written-out gradients.
+
+    From the factors it takes 2·b²·T²·(i+o) operations, from rows b²·i·o and the rows themselves.
+
+    >>> alone_prefer_ghost(1, 10, 784, 64), alone_prefer_ghost(784, 6, 75, 64)
+    (True, False)
+    """
+    return positions == 1 or 2 * positions**2 * (left + right) <= left * right * (1 + 4 / b)
 
 
 class Factor(Protocol):
@@ -81,6 +91,8 @@ class Outer:
 
     def gram(self) -> Tensor:
         b, groups, positions, _ = self.left.shape
+        if not alone_prefer_ghost(positions, self.left.shape[3], self.right.shape[3], b):
+            return self._gram_by_rows()
         if positions == 1:
             left, right = self.left[:, :, 0].transpose(0, 1), self.right[:, :, 0].transpose(0, 1)
             return ((left @ left.mT) * (right @ right.mT)).sum(0)
@@ -88,12 +100,21 @@ class Outer:
         products = (left @ left.mT) * (right @ right.mT)
         return products.view(groups, b, positions, b, positions).sum((0, 2, 4))
 
+    def _gram_by_rows(self) -> Tensor:
+        """Write out a few of the parameter's rows at a time: no more numbers than the inputs have."""
+        b, groups, _, left = self.left.shape
+        step = max(1, max(CHUNK, self.right.numel()) // (b * groups * self.right.shape[3]))
+        total = self.left.new_zeros(b, b)
+        for first in range(0, left, step):
+            total += Rows(Outer(self.left[..., first : first + step], self.right).rows()).gram()
+        return total
+
     def dot(self, vector: Tensor) -> Tensor:
         b, groups, _, left = self.left.shape
         weight = vector.view(groups, left, self.right.shape[3])
         through = torch.matmul(_flat(self.right), weight.mT)
         if groups == 1:
-            return _dots(through.view(b, -1), self.left)
+            return row_dots(through.view(b, -1), self.left)
         return (through * _flat(self.left)).view(groups, b, -1).sum((0, 2))
 
     def combine(self, weights: Tensor, out: Tensor) -> None:
@@ -144,7 +165,7 @@ class Lookup:
 
     def dot(self, vector: Tensor) -> Tensor:
         table = vector.view(self.count, -1)
-        return _dots(functional.embedding(self.ids, table), self.left)
+        return row_dots(functional.embedding(self.ids, table), self.left)
 
     def combine(self, weights: Tensor, out: Tensor) -> None:
         self.add(weights, out.zero_())
@@ -164,162 +185,7 @@ class Lookup:
         return Lookup(self.ids[index], self.left[index], self.count)
 
 
-@dataclass(frozen=True)
-class Convolved:
-    """A convolution's gradients; ``image`` (b, C, …) is padded already, ``left`` e is (b, O, …)."""
-
-    image: Tensor
-    left: Tensor
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    kernel: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.image)
-
-    def gram(self) -> Tensor:
-        return self.as_outer().gram()
-
-    def dot(self, vector: Tensor) -> Tensor:
-        shape = (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
-        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.kernel) - 1]
-        through = conv(self.image, vector.view(shape), None, self.stride, 0, self.dilation, self.groups)
-        return _dots(through, self.left)
-
-    def combine(self, weights: Tensor, out: Tensor) -> None:
-        left = self.left * weights.view(-1, *[1] * (self.left.ndim - 1))
-        shape = (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
-        like = self.image.new_empty(1).expand(shape)
-        none = [0] * len(self.kernel)
-        flags = [False, True, False]
-        _, gradient, _ = torch.ops.aten.convolution_backward(
-            left, self.image, like, None, self.stride, none, self.dilation, False, none, self.groups, flags
-        )
-        out.copy_(gradient.flatten())
-
-    def rows(self) -> Tensor:
-        return self.as_outer().rows()
-
-    def pair_rows(self) -> Tensor:
-        """Differences of consecutive gradients, written out."""
-        apart = self.take(slice(0, None, 2)).rows()
-        return apart.sub_(self.take(slice(1, None, 2)).rows())
-
-    def as_outer(self) -> Outer:
-        """The patches that the filters saw, from a strided view: k² times as large as the image."""
-        b, channels = self.image.shape[:2]
-        places = self.left.shape[2:]
-        steps = self.image.stride()
-        view = self.image.as_strided(
-            (b, channels, *self.kernel, *places),
-            (
-                *steps[:2],
-                *(s * d for s, d in zip(steps[2:], self.dilation, strict=True)),
-                *(s * d for s, d in zip(steps[2:], self.stride, strict=True)),
-            ),
-        )
-        right = view.reshape(b, self.groups, -1, places.numel()).mT
-        return Outer(self.left.reshape(b, self.groups, -1, places.numel()).mT, right)
-
-    def take(self, index: Index) -> Convolved:
-        return Convolved(
-            self.image[index], self.left[index], self.stride, self.dilation, self.groups, self.kernel
-        )
-
-
-@dataclass(frozen=True)
-class Tied:
-    """An embedding's table that is the output layer's weight too."""
-
-    outer: Outer
-    lookup: Lookup
-
-    def __len__(self) -> int:
-        return len(self.lookup)
-
-    def gram(self) -> Tensor:
-        return Rows(self.rows()).gram()
-
-    def dot(self, vector: Tensor) -> Tensor:
-        return self.outer.dot(vector) + self.lookup.dot(vector)
-
-    def combine(self, weights: Tensor, out: Tensor) -> None:
-        self.outer.combine(weights, out)
-        self.lookup.add(weights, out)
-
-    def rows(self) -> Tensor:
-        return self._with_lookups(self.outer.rows(), self.lookup.left, 1)
-
-    def pair_rows(self) -> Tensor:
-        """Differences of consecutive gradients, written out."""
-        signs = torch.ones(len(self) // 2 * 2, 1, 1).to(self.lookup.left)
-        signs[1::2] = -1
-        return self._with_lookups(self.outer.pair_rows(), self.lookup.left * signs, 2)
-
-    def _with_lookups(self, rows: Tensor, left: Tensor, each: int) -> Tensor:
-        """Add the look-ups of ``each`` examples to every row."""
-        owner = torch.arange(len(left), device=left.device).div(each, rounding_mode="floor").unsqueeze(1)
-        places = (self.lookup.ids + owner * self.lookup.count).flatten()
-        return rows.view(-1, left.shape[2]).index_add_(0, places, left.flatten(0, 1)).view(len(rows), -1)
-
-    def take(self, index: Index) -> Tied:
-        return Tied(self.outer.take(index), self.lookup.take(index))
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Differences of consecutive gradients, by the gradients' own products."""
-
-    of: Factor
-
-    def __len__(self) -> int:
-        return len(self.of) // 2
-
-    def gram(self) -> Tensor:
-        half = self.of.gram()
-        half = half[0::2] - half[1::2]
-        return half[:, 0::2] - half[:, 1::2]
-
-    def dot(self, vector: Tensor) -> Tensor:
-        along = self.of.dot(vector)
-        return along[0::2] - along[1::2]
-
-    def combine(self, weights: Tensor, out: Tensor) -> None:
-        self.of.combine(torch.stack([weights, -weights], 1).flatten(), out)
-
-    def rows(self) -> Tensor:
-        rows = self.of.rows()
-        return rows[0::2] - rows[1::2]
-
-    def take(self, index: Index) -> Apart:
-        raise NotImplementedError("take gradients before their differences")
-
-
-def merge(uses: Sequence[Any]) -> Factor:
-    """One parameter's gradients from all its uses in a batch: tied weights, a module called twice."""
-    if len(uses) == 1:
-        only: Factor = uses[0]
-        return only
-    if all(isinstance(use, Lookup) for use in uses):
-        return Lookup(
-            torch.cat([u.ids for u in uses], 1), torch.cat([u.left for u in uses], 1), uses[0].count
-        )
-    if all(isinstance(use, Outer | Lookup) for use in uses):
-        outers = [use for use in uses if isinstance(use, Outer)]
-        lookups = [use for use in uses if isinstance(use, Lookup)]
-        outer = outers[0]
-        if len(outers) > 1:
-            outer = Outer(torch.cat([o.left for o in outers], 2), torch.cat([o.right for o in outers], 2))
-        return Tied(outer, _joined(lookups)) if lookups else outer
-    return Rows(torch.stack([use.rows() for use in uses]).sum(0))
-
-
-def _joined(uses: Sequence[Lookup]) -> Lookup:
-    return Lookup(torch.cat([u.ids for u in uses], 1), torch.cat([u.left for u in uses], 1), uses[0].count)
-
-
-def _dots(a: Tensor, b: Tensor) -> Tensor:
+def row_dots(a: Tensor, b: Tensor) -> Tensor:
     """Inner product of each a_i with b_i, (b,)."""
     return torch.bmm(a.reshape(len(a), 1, -1), b.reshape(len(b), -1, 1)).flatten()
 

@@ -12,7 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellorder.torch.factors import CHUNK, Apart, Convolved, Factor, Outer, Rows, Tied
+from wellorder.torch.compound import Apart, Tied
+from wellorder.torch.convolved import Convolved
+from wellorder.torch.factors import Factor, Outer, Rows, alone_prefer_ghost
 
 Slots = Mapping[str, slice]
 """Where each parameter lies in the flat vector of all of them."""
@@ -37,7 +39,7 @@ class Ghost:
     def gram(self) -> Tensor:
         total = self.like.new_zeros(len(self), len(self))
         for factor in self.parts.values():
-            total += _gram(factor)
+            total += factor.gram()
         return total * self.scale**2
 
     def dot(self, vector: Any) -> Tensor:
@@ -97,19 +99,8 @@ class Ghost:
         return parts
 
 
-def alone_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
-    """Whether a Gram matrix costs less from the factors than from written-out gradients.
-
-    From the factors it takes 2·b²·T²·(i+o) operations, from rows b²·i·o and the rows themselves.
-
-    >>> alone_prefer_ghost(1, 10, 784, 64), alone_prefer_ghost(784, 6, 75, 64)
-    (True, False)
-    """
-    return positions == 1 or 2 * positions**2 * (left + right) <= left * right * (1 + 4 / b)
-
-
 def pairs_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
-    """The same for differences of pairs: half as many rows, which make the products with a vector cheap too.
+    """Whether factors serve differences of pairs better than rows: half as many, and cheap to multiply with.
 
     >>> pairs_prefer_ghost(1, 1024, 784, 64), pairs_prefer_ghost(16, 512, 4608, 32)
     (True, False)
@@ -131,15 +122,3 @@ def as_ghost(factor: Outer | Convolved | Tied, in_pairs: bool = False) -> bool:
 
 def _length(slot: slice) -> int:
     return int(slot.stop - slot.start)
-
-
-def _gram(factor: Factor) -> Tensor:
-    if not isinstance(factor, Outer | Convolved) or as_ghost(factor):
-        return factor.gram()
-    outer = factor.as_outer() if isinstance(factor, Convolved) else factor
-    b, groups, _, left = outer.left.shape
-    step = max(1, CHUNK // (b * groups * outer.right.shape[3]))
-    total = outer.left.new_zeros(b, b)
-    for first in range(0, left, step):
-        total += Rows(Outer(outer.left[..., first : first + step], outer.right).rows()).gram()
-    return total

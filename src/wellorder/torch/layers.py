@@ -14,7 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from wellorder.torch.factors import Convolved, Factor, Lookup, Outer, Rows
+from wellorder.torch.convolved import Convolved
+from wellorder.torch.factors import Factor, Lookup, Outer, Rows
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
