@@ -18,4 +18,4 @@ def config(**changes: Any) -> fig2.Config:
 
 def quick(**changes: Any) -> fig2.Config:
     """The small form of `fig2.quick`, on images that a CPU can take; fewer rounds, as ResNet-10 is large."""
-    return fig2.quick("resnet10", **{"rounds": 60, "seeds": 1, "train_sample": 500, **changes})
+    return fig2.quick("resnet10", **{"rounds": 40, "seeds": 1, "train_sample": 500, **changes})
