@@ -452,6 +452,18 @@ def test_a_compiled_model_is_ordered_by_micro_batches_or_refused(make_model, mak
         ordered(make_loader(), compiled, PairGraB(), signals="exact")
 
 
+@pytest.mark.filterwarnings("ignore")  # dynamo says where hooks break its graph
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_a_model_compiled_after_it_was_ordered_keeps_its_hooks(signals, make_model, make_loader, train):
+    orders = []
+    for compiled in (False, True):
+        model = make_model(dtype=torch.float32)
+        loader = ordered(make_loader(dtype=torch.float32), model, PairGraB(), signals=signals)
+        train(loader, torch.compile(model, backend="aot_eager") if compiled else model)
+        orders.append(loader.order.tolist())
+    assert orders[0] == orders[1]
+
+
 # ---- bad input ----
 
 
