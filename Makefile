@@ -16,8 +16,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,flower,experiments,dev,docs]'
 	@touch $@
 
-demo: $(READY)  ## the main job: compare orders on data that ships with wellorder, and write a report
-	$(BIN)/python examples/quadratics.py
+demo: $(READY)  ## the main job: compare orders on handwritten digits (about a minute), and write a report
+	$(BIN)/python -m wellorder compare --task digits --seeds 10
 
 test: $(READY)  ## the fast tests and every doctest (under five minutes)
 	$(BIN)/python -m pytest -m "not slow" $(TESTS)
