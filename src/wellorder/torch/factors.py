@@ -18,12 +18,12 @@ CHUNK = 1 << 22
 """Numbers written out at a time where rows are not kept."""
 
 
-def alone_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
+def prefers_ghost(positions: int, left: int, right: int, b: int) -> bool:
     """Whether a Gram matrix costs less from the factors than from written-out gradients.
 
     From the factors it takes 2·b²·T²·(i+o) operations, from rows b²·i·o and the rows themselves.
 
-    >>> alone_prefer_ghost(1, 10, 784, 64), alone_prefer_ghost(784, 6, 75, 64)
+    >>> prefers_ghost(1, 10, 784, 64), prefers_ghost(784, 6, 75, 64)
     (True, False)
     """
     return positions == 1 or 2 * positions**2 * (left + right) <= left * right * (1 + 4 / b)
@@ -91,7 +91,7 @@ class Outer:
 
     def gram(self) -> Tensor:
         b, groups, positions, _ = self.left.shape
-        if not alone_prefer_ghost(positions, self.left.shape[3], self.right.shape[3], b):
+        if not prefers_ghost(positions, self.left.shape[3], self.right.shape[3], b):
             return self._gram_by_rows()
         if positions == 1:
             left, right = self.left[:, :, 0].transpose(0, 1), self.right[:, :, 0].transpose(0, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wellorder.torch.compound import Apart, Tied
 from wellorder.torch.convolved import Convolved
-from wellorder.torch.factors import Factor, Outer, Rows, alone_prefer_ghost
+from wellorder.torch.factors import Factor, Outer, Rows, prefers_ghost
 
 Slots = Mapping[str, slice]
 """Where each parameter lies in the flat vector of all of them."""
@@ -69,7 +69,7 @@ class Ghost:
             size = len(self) // 2 * _length(self.slots[name])
             if isinstance(factor, Rows):
                 parts[name] = Rows(factor.values[0::2] - factor.values[1::2])
-            elif isinstance(factor, Outer | Convolved | Tied) and not as_ghost(factor, True) and size <= left:
+            elif isinstance(factor, Outer | Convolved | Tied) and not as_ghost(factor) and size <= left:
                 left -= size
                 parts[name] = Rows(factor.pair_rows())
             else:
@@ -99,18 +99,8 @@ class Ghost:
         return parts
 
 
-def pairs_prefer_ghost(positions: int, left: int, right: int, b: int) -> bool:
-    """Whether factors serve differences of pairs better than rows: half as many, and cheap to multiply with.
-
-    >>> pairs_prefer_ghost(1, 1024, 784, 64), pairs_prefer_ghost(16, 512, 4608, 32)
-    (True, False)
-    """
-    return b * left * right > 4 * (b * positions**2 * (left + right) + positions * left * right)
-
-
-def as_ghost(factor: Outer | Convolved | Tied, in_pairs: bool = False) -> bool:
+def as_ghost(factor: Outer | Convolved | Tied) -> bool:
     """Whether a factor is best left as it is."""
-    prefers_ghost = pairs_prefer_ghost if in_pairs else alone_prefer_ghost
     if isinstance(factor, Tied):
         return False
     if isinstance(factor, Outer):

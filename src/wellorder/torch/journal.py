@@ -75,11 +75,15 @@ class Journal:
         )
 
     def _show_rows(self, units: Order, rows: npt.NDArray[np.float32]) -> None:
-        self.gauge.add(rows.sum(axis=0), len(rows))
-        finite = np.isfinite(rows).all(axis=1)
-        self._count(finite)
-        if finite.any() and self.policy.needs.at_visits():
-            self.state = self.policy.observe(self.state, units[finite], rows[finite])
+        total = rows.sum(axis=0)
+        self.gauge.add(total, len(rows))
+        if not np.isfinite(total).all():
+            finite = np.isfinite(rows).all(axis=1)
+            self.not_finite += int((~finite).sum())
+            units, rows = units[finite], rows[finite]
+        self.observed += len(rows)
+        if len(rows) and self.policy.needs.at_visits():
+            self.state = self.policy.observe(self.state, units, rows)
 
     def _show_products(self, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
         if glimpsed is not None:
@@ -87,7 +91,8 @@ class Journal:
         finite = np.ones(len(signals), bool)
         if self.policy.needs.at_visits():
             finite = self._observe_finite(units, signals)
-        self._count(finite)
+        self.observed += int(finite.sum())
+        self.not_finite += int((~finite).sum())
 
     def _observe_finite(self, units: Order, signals: Any) -> npt.NDArray[np.bool_]:
         """Show products; where the policy finds one that is not finite, show it the others."""
@@ -102,7 +107,3 @@ class Journal:
                 self.state = self.policy.observe(self.state, units[finite], rest)
             return finite
         return np.ones(len(signals), bool)
-
-    def _count(self, finite: Any) -> None:
-        self.observed += int(finite.sum())
-        self.not_finite += int((~finite).sum())
