@@ -166,11 +166,13 @@ def plot(table: Table, title: str = "") -> Figure:
         panels = figure.subplots(1, 2)
         for axes, metric in zip(panels, (ACCURACY, TRAIN_LOSS), strict=True):
             for policy, colour in colours_of(policies_of(table)).items():
-                rounds = curves(table, policy, "round").mean(axis=0)[1:]
-                lines = smoothed(curves(table, policy, metric.column)[:, 1:])
+                rounds = curves(table, policy, "round").mean(axis=0)
+                trained = rounds > 0
+                lines = smoothed(curves(table, policy, metric.column)[:, trained])
                 middle, spread = lines.mean(axis=0), lines.std(axis=0)
-                axes.fill_between(rounds, middle - spread, middle + spread, color=colour, alpha=0.15, lw=0)
-                axes.plot(rounds, middle, color=colour, label=policy)
+                at = rounds[trained]
+                axes.fill_between(at, middle - spread, middle + spread, color=colour, alpha=0.15, lw=0)
+                axes.plot(at, middle, color=colour, label=policy)
             axes.set(title=metric.label, xlabel="round")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_yscale("log")
