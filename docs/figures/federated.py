@@ -1,7 +1,7 @@
 """Draw docs/assets/fig2-cifar10.png from the table that the GPU wrote: ``python docs/figures/federated.py``.
 
-The table (docs/assets/fig2-cifar10.csv) is what ``benchmarks/federated_gpu.py reproduce`` gave: CIFAR-10, CNN,
-20,000 rounds, three seeds, an evaluation each 100 rounds.
+The table (docs/assets/fig2-cifar10.csv) is what ``benchmarks/federated_gpu.py reproduce`` gave: the CNN,
+CIFAR-10, 20,000 rounds, three seeds, an evaluation each 100 rounds.
 """
 
 import csv
