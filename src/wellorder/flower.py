@@ -147,7 +147,7 @@ class OrderedStrategy(Strategy):
     ) -> Result:
         """Run as any Flower strategy does; if the state file exists, go on after its last finished round."""
         if self.state is not None and self.state.exists():
-            self._load(self.state)
+            self._load(self.state, initial_arrays)
             LOG.info("[ORDER] going on after round %d from %s", self.conductor.rounds, self.state)
         done, left = self.conductor.rounds, max(num_rounds - self.conductor.rounds, 0)
         evaluate = evaluate_fn and (lambda at, model: evaluate_fn(at + done, model))
@@ -341,8 +341,15 @@ class OrderedStrategy(Strategy):
                 arrays |= {f"inner{depth}.{name}/{k}": np.asarray(v) for k, v in moment.items()}
         write(self.state, arrays, facts)
 
-    def _load(self, path: Path) -> None:
+    def _load(self, path: Path, initial: ArrayRecord) -> None:
         arrays, facts = read(path)
+        saved = {name: list(array.shape) for name, array in under(arrays, "model/").items()}
+        given = {name: list(array.shape) for name, array in initial.items()}
+        if saved != given:
+            raise ValueError(
+                f"state={str(path)!r} holds a model with arrays {saved}, initial_arrays are {given}; "
+                "pass the model that it was saved with, or another file"
+            )
         self.conductor.restore(arrays, facts)
         for depth, layer in enumerate(_layers(self.inner)):
             for name in MOMENTS:

@@ -476,6 +476,13 @@ def test_a_state_of_another_run_is_refused(federation, first_model, tmp_path, se
         OrderedStrategy(FedAvg(), **arguments).start(federation(4), first_model())
 
 
+def test_a_state_of_another_model_is_refused(federation, first_model, tmp_path):
+    state = tmp_path / "state"
+    strategy_of(PairGraB(), 2, state=state).start(federation(4), first_model(), num_rounds=1)
+    with pytest.raises(ValueError, match=r"holds a model with arrays .*another file"):
+        strategy_of(PairGraB(), 2, state=state).start(federation(4, dim=5), first_model(5))
+
+
 def test_the_metrics_say_where_the_run_is(federation, first_model):
     strategy = strategy_of(PairGraB(), 2, clients=4)
     result = strategy.start(federation(4), first_model(), num_rounds=4)
