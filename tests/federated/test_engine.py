@@ -329,7 +329,7 @@ def test_bad_settings_are_refused_before_training(make, message):
 
 
 def test_policies_that_keep_every_signal_are_refused_where_that_is_unaffordable(monkeypatch):
-    monkeypatch.setattr("wellorder.federated.engine.MEMORY", 10_000)
+    monkeypatch.setattr("wellorder.federated.admission.MEMORY", 10_000)
     for policy in (wo.GraBProto(), wo.NicePermutation(), wo.Greedy()):
         with pytest.raises(ValueError, match=r"keeps every client's signal.*use PairGraB, or pass sketch"):
             simulate(small_model(), client_data(), policy, settings())

@@ -132,6 +132,6 @@ def test_a_visit_that_is_one_pass_uses_every_example_once():
 
 
 def test_local_means_for_every_client_are_refused_where_unaffordable(monkeypatch):
-    monkeypatch.setattr("wellorder.federated.engine.MEMORY", 100)
+    monkeypatch.setattr("wellorder.federated.admission.MEMORY", 100)
     with pytest.raises(ValueError, match="use PairGraB, which keeps none"):
         simulate(linear(), regression(), RandomReshuffling(), settings(local=wo.GraB()))

@@ -16,23 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from wellorder.federated import checkpoint
-from wellorder.federated.availability import Always
+from wellorder.federated.admission import check_jobs, check_policy, device_of, model_of
 from wellorder.federated.batches import shape_of, signed, whole_batches
 from wellorder.federated.config import Config
 from wellorder.federated.counter import key_of
 from wellorder.federated.evaluation import Evaluator
 from wellorder.federated.inner import Inner
 from wellorder.federated.layout import layout_of
-from wellorder.federated.models import build
 from wellorder.federated.plan import Rounds, plan_run, side_by_side
 from wellorder.federated.rounder import Rounder
 from wellorder.federated.store import ClientData, Store
 from wellorder.federated.training import Batches, Loss, Trainer, cross_entropy, pick_mode
 from wellorder.order import Order, Policy, describe, frozen, load_state_dict, state_dict
-from wellorder.policies import GraB, WithReplacement
 
-MEMORY = 4 * 2**30
-"""Bytes that a policy may keep on the host for all clients together."""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 Progress = Callable[[int, list[dict[str, float]]], None]
 """Called with the number of epochs done, after each, and with each run's newest row of the table."""
@@ -128,13 +124,13 @@ class Engine:
     def __init__(
         self, model: str | nn.Module, data: ClientData, jobs: Sequence[tuple[Policy[Any], Config]], loss: Loss
     ) -> None:
-        _check_jobs(jobs, data)
+        check_jobs(jobs, data)
         self.config, self.data = jobs[0][1], data
-        device, dtype = _device(self.config.device), DTYPES[self.config.precision]
-        models = [_model(model, data, config.seed) for _, config in jobs]
+        device, dtype = device_of(self.config.device), DTYPES[self.config.precision]
+        models = [model_of(model, data, config.seed) for _, config in jobs]
         self.layout = layout_of(models[0])
         for policy, config in jobs:
-            _check_policy(policy, config, data.partition.n, self.layout.width)
+            check_policy(policy, config, data.partition.n, self.layout.width)
         self.store = Store(data, device, dtype, augment=self.config.augment)
         net = copy.deepcopy(models[0]).to(device, dtype)
         mode = pick_mode(net, device, self.config.mode)
@@ -282,63 +278,6 @@ class Engine:
 
 def _columns(rows: list[dict[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else {})}
-
-
-def _check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> None:
-    if not jobs:
-        raise ValueError("jobs=[]: pass at least one (policy, config)")
-    first = jobs[0][1]
-    for _, config in jobs[1:]:
-        if config.shared() != first.shared():
-            raise ValueError("jobs: runs that share a device may differ in policy, seed and step_size alone")
-    n = data.partition.n
-    if first.cohort > n:
-        raise ValueError(
-            f"cohort={first.cohort}: a round takes at most the {n} clients there are; pass 1 to {n}"
-        )
-
-
-def _check_policy(policy: Policy[Any], config: Config, n: int, width: int) -> None:
-    """Refuse what would not fit, or cannot work, before training starts."""
-    length = config.sketch or width
-    if config.sketch > width:
-        raise ValueError(f"sketch={config.sketch}: longer than the model's {width} numbers; pass sketch=0")
-    if hasattr(policy.init(n, seed=0), "rows") and n * length * 8 > MEMORY:
-        raise ValueError(
-            f"policy={policy!r} keeps every client's signal: {n} × {length} numbers are "
-            f"{n * length * 8 / 2**30:.0f} GiB; use PairGraB, or pass sketch=512"
-        )
-    if isinstance(policy, WithReplacement) and not isinstance(config.availability, Always):
-        raise ValueError("policy=WithReplacement() has no turns to miss; use it with availability=Always()")
-    local = config.local
-    if local is None:
-        return
-    if local.needs.at_start(0):
-        raise ValueError(
-            f"local={local!r} needs fresh gradients of every mini-batch; use PairGraB or RandomReshuffling"
-        )
-    if isinstance(local, GraB) and n * width * 8 > MEMORY:
-        raise ValueError(
-            f"local={local!r} keeps a mean for each of {n} clients; use PairGraB, which keeps none"
-        )
-
-
-def _model(model: str | nn.Module, data: ClientData, seed: int) -> nn.Module:
-    if isinstance(model, nn.Module):
-        return model
-    if not data.images:
-        raise ValueError(
-            f"model={model!r}: models by name take uint8 images; pass an nn.Module for other inputs"
-        )
-    return build(
-        model, channels=data.inputs.shape[1], size=data.inputs.shape[2], classes=data.classes, seed=seed
-    )
-
-
-def _device(name: str) -> torch.device:
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}: no CUDA device is visible here; pass device='cpu'")
-    return torch.device(name)
 
 
 def _precision(name: str) -> AbstractContextManager[None]:
