@@ -104,9 +104,16 @@ def tune(options: argparse.Namespace, until: float) -> float:
 
 def summary(rows: list[dict[str, Any]], seconds: dict[str, float]) -> None:
     """Epochs and seconds to RR's best training loss, last loss and accuracy, mean order error; by policy."""
-    last = int(min(max(r["epoch"] for r in rows if (r["policy"], r["seed"]) == key)
-                   for key in {(r["policy"], r["seed"]) for r in rows}))  # fmt: skip
-    seeds = sorted({r["seed"] for r in rows})
+    reached = {(r["policy"], r["seed"]): 0 for r in rows}
+    for r in rows:
+        reached[r["policy"], r["seed"]] = max(reached[r["policy"], r["seed"]], int(r["epoch"]))
+    whole = [
+        seed for seed in {seed for _, seed in reached} if all((name, seed) in reached for name in POLICIES)
+    ]
+    last = min((epoch for (_, seed), epoch in reached.items() if seed in whole), default=0)
+    most = max(reached.values(), default=0)
+    seeds = sorted(s for s in whole if min(reached[name, s] for name in POLICIES) == most) or sorted(whole)
+    last = most if seeds and min(reached[name, s] for name in POLICIES for s in seeds) == most else last
     for name in POLICIES:
         runs = [sorted((r for r in rows if (r["policy"], r["seed"]) == (name, s) and r["epoch"] <= last),
                        key=lambda r: r["epoch"]) for s in seeds]  # fmt: skip
