@@ -133,7 +133,7 @@ def test_every_name_in_the_inventory_exists():
         ("Herding(passes=8)", wellorder.Herding(passes=8)),
     ],
 )
-def test_the_readme_shows_what_the_demo_measures(shown, policy):
+def test_the_readme_shows_what_the_example_measures(shown, policy):
     row = re.search(rf"^\| \**`{re.escape(shown)}`.*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
     distance, _, error, _ = (float(cell.strip("* ")) for cell in row.split("|")[2:6])
     problems = [quadratics(1000, seed=seed) for seed in range(10)]
