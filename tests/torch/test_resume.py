@@ -156,7 +156,7 @@ def trained(folder, kills):
     folder.mkdir()
     script = Path(__file__).with_name("killed_training.py")
     done = subprocess.run(
-        [sys.executable, script, folder, str(kills)], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, script, folder, str(kills)], capture_output=True, text=True, check=True, timeout=300
     )
     return int(done.stdout), torch.load(folder / "done.pt", weights_only=True)
 
