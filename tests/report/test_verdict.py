@@ -42,6 +42,27 @@ def test_a_clear_win_is_called_better_with_its_epochs_and_time():
     assert "PairGraB does better than RR" in headline([found], "RR")
 
 
+@pytest.mark.parametrize("epochs", [30, 100])
+@pytest.mark.parametrize("rate", [0.2, 0.5, 1.0, 3.0])
+def test_a_planted_win_is_reported_at_the_epoch_where_the_target_is_met(epochs, rate):
+    table = planted({"RR": (0, 0.1, 1.0, 0), "B": (0, rate, 1.0, 0)}, noise=0.0, epochs=epochs)
+    (found,) = verdicts(table, LOSS, "RR")
+    target = np.median(np.exp(-0.1 * np.arange(epochs + 1 - epochs // 10, epochs + 1)))
+    mine, theirs = (next(e for e in range(epochs) if np.exp(-r * e) <= target) for r in (rate, 0.1))
+    assert found.epochs == pytest.approx(mine / theirs)
+    if (epochs, rate) == (100, 1.0):
+        assert found.epochs == pytest.approx(10 / 96)
+
+
+def test_a_target_that_both_meet_within_the_first_window_is_met():
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": epoch, "loss": 1.0 if epoch < at else 0.1}
+        for policy, at in (("RR", 4), ("B", 2)) for seed in range(3) for epoch in range(101)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.epochs == 0.5
+
+
 def test_a_clear_loss_is_called_worse():
     table = planted({"RR": (0.01, 0.2, 1.0, 0), "SO": (0.1, 0.2, 1.0, 1)})
     (found,) = verdicts(table, LOSS, "RR")

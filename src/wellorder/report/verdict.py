@@ -157,13 +157,18 @@ def _kind(metric: Metric, ends: Floats, target: Floats, differences: Floats) -> 
 
 
 def _first(metric: Metric, values: Floats, target: Floats) -> npt.NDArray[np.intp]:
-    """Each seed's first epoch at or beyond its target, for a tenth of all epochs at least; −1 if none.
+    """Each seed's first epoch at its target, if the median of a tenth of all epochs from there on is too; or −1.
 
-    One lucky epoch of a curve that jumps about does not count.
+    One lucky epoch of a curve that jumps about does not count, and no epoch before the target is met does.
+    Windows that would leave the run end with it.
     """
     steady = _ahead(values)
-    there = steady <= target[:, None] if metric.lower_is_better else steady >= target[:, None]
-    there &= np.isfinite(target)[:, None]
+    steady = np.pad(steady, ((0, 0), (0, values.shape[1] - steady.shape[1])), mode="edge")
+    goal = target[:, None]
+    slow = (
+        np.maximum(values, steady) <= goal if metric.lower_is_better else np.minimum(values, steady) >= goal
+    )
+    there = slow & np.isfinite(goal)
     return np.where(there.any(axis=1), there.argmax(axis=1), -1)
 
 
