@@ -27,7 +27,7 @@ from wellorder import (
     check_policy,
 )
 from wellorder.checks import PROMISES, ContractError, Trial
-from wellorder.order import frozen, shuffled, visit
+from wellorder.order import describe, frozen, shuffled, visit
 
 
 def rolled(epoch):
@@ -72,13 +72,13 @@ def trial(policy, convert=SHOWN["rows"]):
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("policy", POLICIES, ids=describe)
 def test_every_policy_keeps_every_promise(policy, promise):
     promise(trial(policy))
 
 
 @pytest.mark.parametrize("shown", SHOWN)
-@pytest.mark.parametrize("policy", [p for p in POLICIES if p.needs is not Needs.NOTHING], ids=str)
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p.needs is not Needs.NOTHING], ids=describe)
 def test_numpy_and_torch_and_float32_signals_keep_them_too(policy, shown):
     if "grad" in shown:  # np.array(tensor that requires grad) raises, so look at the orders alone
         expected = trial(policy, SHOWN["float32 rows"]).orders(13, seed=3)
