@@ -359,3 +359,90 @@ def test_named_models_start_from_their_seed():
     first, again, other = simulate_many("logistic", data, jobs)
     assert (first.weights["1.weight"] == again.weights["1.weight"]).all()
     assert not (first.weights["1.weight"] == other.weights["1.weight"]).all()
+
+
+def small_federation():
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((24, 4))
+    y = (x[:, 0] > 0).astype(int)
+    return ClientData(x, y, shards(y, 6))
+
+
+def net(*layers):
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer() for layer in layers))
+
+
+def thaw(model, *, but):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.startswith(but))
+    return model
+
+
+@pytest.mark.parametrize("mode", ["loop", "stacked", "vmap"])
+def test_frozen_parameters_stay_and_enter_no_signal(mode, tmp_path):
+    model = thaw(net(lambda: nn.Linear(4, 3), nn.ReLU, lambda: nn.Linear(3, 2)), but="0.")
+    data = small_federation()
+    config = Config(0.1, 3, cohort=2, mode=mode, precision="float64", checkpoint=tmp_path / "run.npz")
+    run = simulate(model, data, GraB(), config)
+    before = {name: p.detach().double().numpy() for name, p in model.named_parameters()}
+    assert run.weights.keys() == before.keys()
+    for name, array in run.weights.items():
+        assert np.array_equal(array, before[name]) == name.startswith("0."), name
+    with torch.no_grad():
+        features = torch.relu(model[0].double()(torch.from_numpy(data.inputs))).numpy()
+    head = ClientData(features, data.labels, data.partition)
+    alone = simulate(copy.deepcopy(model[2]), head, GraB(), Config(0.1, 3, cohort=2, precision="float64"))
+    assert np.array_equal(run.orders, alone.orders)
+    assert np.allclose(run.weights["2.weight"], alone.weights["weight"], rtol=1e-12)
+    with torch.no_grad():
+        model[0].weight += 1
+    with pytest.raises(ValueError, match="checkpoint"):
+        simulate(model, data, GraB(), config)
+
+
+def test_a_model_that_is_frozen_throughout_is_refused():
+    with pytest.raises(ValueError, match="requires_grad=True"):
+        simulate(thaw(nn.Linear(4, 2), but=""), small_federation(), GraB(), Config(0.1, 1, cohort=2))
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def tied():
+    model = net(lambda: nn.Linear(4, 4), nn.ReLU, lambda: nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    return model
+
+
+def repeated():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+@pytest.mark.parametrize("make", [tied, repeated, lambda: net(lambda: Doubled(4, 2))])
+def test_tied_weights_and_layers_with_a_forward_of_their_own_are_not_stacked(make):
+    torch.manual_seed(0)
+    model, data = make(), small_federation()
+    runs = [
+        simulate(model, data, PairGraB(), Config(0.1, 2, cohort=2, mode=mode, precision="float64"))
+        for mode in ("auto", "loop")
+    ]
+    for name, array in runs[0].weights.items():
+        assert np.allclose(array, runs[1].weights[name], rtol=1e-12)
+    with pytest.raises(ValueError, match="cannot be stacked"):
+        simulate(model, data, PairGraB(), Config(0.1, 1, cohort=2, mode="stacked"))
+
+
+def test_a_layer_without_weights_may_stand_twice_in_a_stacked_model():
+    relu, data = nn.ReLU(), small_federation()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2))
+    runs = [
+        simulate(model, data, PairGraB(), Config(0.1, 2, cohort=2, mode=mode, precision="float64"))
+        for mode in ("stacked", "loop")
+    ]
+    for name, array in runs[0].weights.items():
+        assert np.allclose(array, runs[1].weights[name], rtol=1e-12)

@@ -45,7 +45,7 @@ class Simulation:
     orders: Order = field(repr=False)
     """(epochs, N): the order that each epoch really followed, those who were missed at its end."""
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
-    """The server's last parameters, by name."""
+    """The server's last parameters, by name; the frozen ones too."""
     state: Any = field(repr=False)
     """The policy's last state."""
     seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
@@ -67,7 +67,8 @@ def simulate(
     ----------
     model
         A name of `wellorder.federated.models.MODELS`, whose first weights come from the seed, or a module
-        of your own, whose parameters are the first point; it is not changed.
+        of your own, whose parameters are the first point; it is not changed. Parameters with
+        ``requires_grad=False`` are constants.
     data, policy, config
         Who holds what, the order of clients, and the settings.
     loss
@@ -219,7 +220,8 @@ class Engine:
         return [run.rows[-1] for run in self.runs]
 
     def _result(self, r: int, run: _Run) -> Simulation:
-        weights = self.layout.named(self.servers[r])
+        frozen = {name: p.cpu().numpy().copy() for name, p in self.trainer.constants.items()}
+        weights = {**self.layout.named(self.servers[r]), **frozen}
         return Simulation(
             run.policy, run.config, _columns(run.rows), np.array(run.orders), weights, run.state,
             np.array(run.seconds),
@@ -231,6 +233,8 @@ class Engine:
         for array in (self.data.labels, self.data.partition.examples, self.data.partition.starts):
             crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
         jobs = "; ".join(f"{describe(run.policy)} {run.config.text()}" for run in self.runs)
+        for p in self.trainer.constants.values():
+            crc = zlib.crc32(np.ascontiguousarray(p.cpu().numpy()).data, crc)
         return f"{jobs}; {self.layout.names} {self.layout.shapes}; data {crc:08x}"
 
     def _saved(self, epochs: int) -> dict[str, Any]:

@@ -60,8 +60,13 @@ class Layout:
         return {name: view.detach().cpu().numpy().copy() for name, view in self.views(row).items()}
 
 
+def frozen_of(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that stay as they are (``requires_grad=False``), by name."""
+    return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+
+
 def layout_of(model: nn.Module) -> Layout:
-    """Lay out the parameters of a model; refuses what cannot be trained by averaging parameters alone."""
+    """Lay out the trainable parameters of a model; refuses what averaging them alone cannot train."""
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None:
@@ -74,7 +79,7 @@ def layout_of(model: nn.Module) -> Layout:
                 f"model: {name or 'it'} is {kind}(p={module.p}), which draws unseeded numbers; "
                 "set p=0 or call model.eval() first"
             )
-    named = dict(model.named_parameters())
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
-        raise ValueError("model has no parameters; pass a model that can be trained")
+        raise ValueError("model has no parameters that can be trained; pass one with requires_grad=True")
     return Layout(tuple(named), tuple(tuple(p.shape) for p in named.values()))

@@ -21,20 +21,25 @@ Parameters = dict[str, Tensor]
 Layer = Callable[[Parameters, Tensor], Tensor]
 FUSED = True
 """Whether Triton's kernels are used where they can be."""
+WEIGHTED = (nn.Sequential, Residual, nn.Conv2d, nn.Linear, nn.GroupNorm)
+"""Known layers; their subclasses are not, for they may compute something else."""
 PAD = 8
 """Patches are padded to a multiple of so many numbers, which tensor cores need."""
 
 
 def stack(model: nn.Module, *, half: bool = False) -> Layer | None:
-    """The forward pass of many lanes, or None if the model has a layer that is not known here.
+    """The forward pass of many lanes, or None for tied weights or a layer that is not known here.
 
     Takes parameters (L, *shape) by name and inputs (L, B, …), images channels last; gives (L, B, classes).
     With ``half``, convolutions and linear layers compute in bfloat16.
     """
-    return _layer(model, "", half)
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    return None if len(names) > len(list(model.parameters())) else _layer(model, "", half)
 
 
 def _layer(module: nn.Module, name: str, half: bool) -> Layer | None:
+    if type(module) not in WEIGHTED:
+        return _plain(module)
     if isinstance(module, nn.Sequential):
         return _sequence(module, name, half)
     if isinstance(module, Residual):
@@ -63,13 +68,13 @@ def _plain(module: nn.Module) -> Layer | None:
 
 
 def _sequence(module: nn.Sequential, name: str, half: bool) -> Layer | None:
-    children = [(f"{name}{key}.", child) for key, child in module.named_children()]
+    children = [(f"{name}{key}.", child) for key, child in module._modules.items() if child is not None]
     layers: list[Layer] = []
     while children:
         (key, child), *rest = children
         kinds = [type(other) for _, other in rest[:2]]
         layer: Layer | None
-        if isinstance(child, nn.Conv2d) and child.bias is not None and kinds == [nn.ReLU, nn.MaxPool2d]:
+        if type(child) is nn.Conv2d and child.bias is not None and kinds == [nn.ReLU, nn.MaxPool2d]:
             layer, children = _conv_relu_pool(child, key, half, rest[1][1]), rest[2:]
         else:
             layer, children = _layer(child, key, half), rest

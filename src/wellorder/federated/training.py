@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from wellorder.federated.layout import Layout
+from wellorder.federated.layout import Layout, frozen_of
 from wellorder.federated.stacked import Layer, stack
 
 Mode = Literal["loop", "stacked", "vmap"]
@@ -55,6 +55,11 @@ class Trainer:
             raise ValueError("mode='stacked': the model has a layer that cannot be stacked; pass mode='vmap'")
         return layer
 
+    @cached_property
+    def constants(self) -> dict[str, Tensor]:
+        """The model's frozen parameters."""
+        return frozen_of(self.model)
+
     def gradients(self, lanes: Tensor, work: Batches, step: int) -> Tensor:
         """Each lane's gradient (L, width) of its mean loss over its mini-batch of ``step``."""
         inputs, labels, real = work.inputs[:, step], work.labels[:, step], work.real[:, step]
@@ -70,7 +75,8 @@ class Trainer:
 
     def _stacked(self, lanes: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
         flat = lanes.detach().requires_grad_()
-        outputs = self.forward(self.layout.views(flat), inputs).flatten(0, 1)
+        constants = {name: p.expand(len(lanes), *p.shape) for name, p in self.constants.items()}
+        outputs = self.forward({**self.layout.views(flat), **constants}, inputs).flatten(0, 1)
         losses = self.loss(outputs.to(lanes.dtype), labels.flatten(0, 1)).view(real.shape)
         means = (losses * real).sum(dim=1) / real.sum(dim=1)
         return torch.autograd.grad(means.sum(), flat)[0]
