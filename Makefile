@@ -20,7 +20,7 @@ demo: $(READY)  ## the main job: compare orders on handwritten digits (about a m
 	$(BIN)/python -m wellorder compare --task digits --seeds 10
 
 test: $(READY)  ## the fast tests and every doctest (under five minutes)
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(TESTS)
 
 test-all: $(READY)  ## the slow tests: real components, long runs
 	$(BIN)/python -m pytest -m slow $(TESTS)
