@@ -114,13 +114,68 @@ def test_higher_may_be_better():
     assert found.kind is Kind.WORSE
 
 
-def test_a_diverged_policy_is_worse_and_a_diverged_baseline_is_beaten():
-    table = planted({"RR": (0.01, 0.2, 1.0, 0), "B": (np.inf, 0.2, 1.0, 1)})
+def ending(policies, epochs=4):
+    """Losses of 1 at the start, and of each seed's final value ever after."""
+    return table_of(
+        {"policy": policy, "seed": seed, "epoch": e, "loss": value if e else 1.0, "seconds": float(e)}
+        for policy, values in policies.items() for seed, value in enumerate(values) for e in range(epochs)
+    )  # fmt: skip
+
+
+def test_a_diverged_baseline_seed_does_not_turn_a_loss_into_a_win():
+    table = ending({"RR": [0.1, 0.1, 0.11, 0.12, np.inf], "B": [0.2, 0.2, 0.22, 0.24, 0.2]})
     (found,) = verdicts(table, LOSS, "RR")
     assert found.kind is Kind.WORSE
-    assert found.text == "B diverged in 5 of 5 seeds."
-    (found,) = verdicts(table, LOSS, "B")
-    assert found.kind is Kind.BETTER
+    assert (found.lost, found.baseline_lost, found.pairs) == (0, 1, 4)
+    assert found.text.startswith("RR diverged in 1 of 5 seeds; where neither did, B did not reach")
+    assert headline([found], "RR").endswith("Diverged: RR in 1 of 5 seeds.")
+
+
+def test_a_policy_that_diverges_more_often_is_not_called_better():
+    (found,) = verdicts(ending({"RR": [0.1] * 5, "B": [0.01] * 4 + [np.inf]}), LOSS, "RR")
+    assert found.kind is Kind.UNJUDGED
+    assert found.text.startswith("B diverged in 1 of 5 seeds")
+    assert "not judged, for it diverged more often" in found.text
+    assert headline([found], "RR").startswith("Runs diverged")
+
+
+@pytest.mark.parametrize(("seeds", "lost"), [(5, ["RR", "B"]), (5, ["B"]), (5, ["RR"]), (1, ["RR"])])
+def test_with_no_seed_left_nothing_is_judged_and_the_step_size_is_named(seeds, lost):
+    table = ending({name: [np.inf if name in lost else 0.5] * seeds for name in ("RR", "B")})
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.kind is Kind.UNJUDGED
+    for name in lost:
+        assert f"{name} diverged in {seeds} of {seeds} seeds" in found.text
+    assert "nan" not in found.text
+    assert "spread" not in found.text
+    assert "smaller --lr" in headline([found], "RR")
+    if len(lost) == 2:
+        assert headline([found], "RR").startswith("All policies diverged in every seed")
+
+
+def test_seeds_that_reach_the_target_are_counted_whether_half_or_fewer():
+    (half,) = verdicts(ending({"RR": [0.1] * 4, "B": [0.01, 0.01, 0.2, 0.11]}), LOSS, "RR")
+    assert half.epochs == 1.0
+    assert "in 1.00 of its epochs and 1.00 of its time (in 2 of 4 seeds)" in half.text
+    (fewer,) = verdicts(ending({"RR": [0.1] * 5, "B": [0.01, 0.01, 0.2, 0.11, 0.3]}), LOSS, "RR")
+    assert "B reached RR's final loss only in 2 of 5 seeds" in fewer.text
+
+
+def test_a_baseline_that_rises_from_its_start_leaves_nothing_to_reach():
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": (1 + 0.01 * seed) * (1 + slope * e)}
+        for policy, slope in (("RR", 0.1), ("B", -0.05)) for seed in range(4) for e in range(11)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.text.startswith("RR ended no better than it began")
+    assert "did not reach" not in found.text
+
+
+def test_verdicts_are_sorted_by_final_values_and_all_are_ratios_or_none():
+    table = ending({"RR": [1e-3] * 3, "good": [5e-4, 5.1e-4, 4.9e-4], "bad": [2e-3, 0.0, 2e-3]})
+    found = verdicts(table, LOSS, "RR")
+    assert [v.policy for v in found] == ["good", "bad"]
+    assert {v.ratio for v in found} == {False}
 
 
 def test_one_lucky_epoch_is_not_taken_for_reaching_the_target():
