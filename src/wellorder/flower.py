@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from wellorder.order import Policy
 from wellorder.participation import Conductor, Signal, Tolerance, Visit, read, under, write
+from wellorder.participation.memory import check_memory, recall, remembered, snapshot
 from wellorder.participation.reports import odd_ones, shape_of
 from wellorder.participation.settings import check_inner, check_settings, check_words
 
@@ -48,8 +49,6 @@ QUERY = "query.wellorder"
 FROM_THE_APP = (0, 1, 2, 8)
 """Codes of errors that a ClientApp made (no such handler, a crash); others mean that none was reached."""
 POLLS = 30
-MOMENTS = ("m_t", "v_t")
-"""What FedAdam, FedYogi and FedAdagrad remember between rounds."""
 Failures = dict[int, tuple[str, Message | None]]
 
 
@@ -78,7 +77,8 @@ class OrderedStrategy(Strategy):
     signals
         ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters.
     state
-        A file that is rewritten after each round, whole; if it exists, `start` goes on from it.
+        A file that is rewritten after each round, whole; if it exists, `start` goes on from it. It holds
+        what the inner strategy has learnt as well, if that is arrays or plain values.
     tolerance
         How to treat clients that fail, leave, or send nonsense.
 
@@ -106,6 +106,8 @@ class OrderedStrategy(Strategy):
         check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
         for layer in _layers(inner):
             check_inner(layer, cohort)
+            if state is not None:
+                check_memory(layer)
         self.inner = inner
         self.clients = cohort if clients is None else clients
         self.state = None if state is None else Path(state)
@@ -113,6 +115,7 @@ class OrderedStrategy(Strategy):
         self.conductor = Conductor.of(
             policy, cohort, seed, server_step=server_step, signals=signals, tolerance=self.tolerance
         )
+        self._new = [snapshot(layer) for layer in _layers(inner)]
         self._nodes = _Nodes(names)
         self._record: ArrayRecord | None = None
         self._views: Any = None
@@ -177,6 +180,9 @@ class OrderedStrategy(Strategy):
             LOG.warning("[ORDER] round %d: nobody to ask", self._round)
             return []
         view = _View(grid, list(nodes), _wanted(self.inner, "min_train_nodes"))
+        for layer in _layers(self.inner):
+            if isinstance(getattr(layer, "current_arrays", None), ArrayRecord):
+                layer.current_arrays = self._as_record()  # type: ignore[attr-defined]
         written = self.inner.configure_train(self._round, self._as_record(), config, view)
         by_node = {message.metadata.dst_node_id: message for message in written}
         self._sent = [(client, by_node[node]) for node, client in nodes.items() if node in by_node]
@@ -335,10 +341,11 @@ class OrderedStrategy(Strategy):
         if self.state is None or self.conductor.course.state is None:
             return
         arrays, facts = self.conductor.saved()
+        facts["inner"] = []
         for depth, layer in enumerate(_layers(self.inner)):
-            for name in MOMENTS:
-                moment = getattr(layer, name, None) or {}
-                arrays |= {f"inner{depth}.{name}/{k}": np.asarray(v) for k, v in moment.items()}
+            learnt, plain = remembered(layer, self._new[depth])
+            arrays |= {f"inner{depth}/{name}": array for name, array in learnt.items()}
+            facts["inner"].append(plain)
         write(self.state, arrays, facts)
 
     def _load(self, path: Path, initial: ArrayRecord) -> None:
@@ -351,10 +358,14 @@ class OrderedStrategy(Strategy):
                 "pass the model that it was saved with, or another file"
             )
         self.conductor.restore(arrays, facts)
-        for depth, layer in enumerate(_layers(self.inner)):
-            for name in MOMENTS:
-                if moment := under(arrays, f"inner{depth}.{name}/"):
-                    setattr(layer, name, moment)
+        layers, told = list(_layers(self.inner)), facts.get("inner", [])
+        if len(told) != len(layers):
+            raise ValueError(
+                f"state={str(path)!r} was saved with {len(told)} strategies inside, now there are "
+                f"{len(layers)}; pass those it was saved with, or another file"
+            )
+        for depth, layer in enumerate(layers):
+            recall(layer, under(arrays, f"inner{depth}/"), told[depth])
         self._given = self._as_record()
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'wellor
 
 from flwr.app import ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
@@ -436,7 +437,11 @@ def test_a_node_that_does_not_tell_its_name_delays_nobody(federation, first_mode
 
 
 @pytest.mark.parametrize("stop", range(1, 8))
-@pytest.mark.parametrize("inner", [FedAvg, FedAdam])
+@pytest.mark.parametrize(
+    "inner",
+    [FedAvg, FedAdam, lambda **settings: FedAvgM(server_momentum=0.9, **settings)],
+    ids=["FedAvg", "FedAdam", "FedAvgM"],
+)
 @pytest.mark.parametrize(
     ("policy", "signals"), [(PairGraB(), "exact"), (GraB(), "sketch"), (RandomReshuffling(), "auto")]
 )
@@ -462,6 +467,71 @@ def test_a_run_that_was_stopped_goes_on_as_if_nothing_had_happened(
     assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
     again = make(state=state).start(grid, first_model(), num_rounds=9)
     np.testing.assert_array_equal(weights(again), weights(whole))
+
+
+def test_an_adaptive_clipping_norm_survives_a_restart(federation, first_model, tmp_path):
+    def make():
+        inner = DifferentialPrivacyServerSideAdaptiveClipping(
+            FedAvgM(fraction_evaluate=0.0, server_momentum=0.9), 1e-9, 2, initial_clipping_norm=0.01
+        )
+        return strategy_of(PairGraB(), 2, inner=inner, clients=4, state=tmp_path / "state")
+
+    first, second = make(), make()
+    first.start(federation(4), first_model(), num_rounds=3)
+    second.start(federation(4), first_model(), num_rounds=3)
+    assert second.inner.clipping_norm == first.inner.clipping_norm != 0.01
+    (moment,) = first.inner.strategy.momentum_vector
+    np.testing.assert_array_equal(second.inner.strategy.momentum_vector, [moment])
+
+
+class ToldTheModel(FedAvgM):
+    """FedAvgM that starts each round from the model that the clients start from."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.current_arrays = arrays
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_a_strategy_with_a_model_of_its_own_learns_that_an_epochs_end_moved_it(federation, first_model):
+    runs = [
+        strategy_of(
+            PairGraB(),
+            2,
+            inner=kind(fraction_evaluate=0.0, server_learning_rate=0.5, server_momentum=0.5),
+            clients=4,
+            server_step=step,
+        ).start(federation(4), first_model(), num_rounds=7)
+        for kind, step in ((FedAvgM, 2.0), (ToldTheModel, 2.0), (FedAvgM, 1.0))
+    ]
+    np.testing.assert_array_equal(weights(runs[0]), weights(runs[1]))
+    assert not np.allclose(weights(runs[0]), weights(runs[2]))
+
+
+class Secretive(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        self.notes = {server_round}
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_memory_that_cannot_be_saved_is_refused_with_the_cure(federation, first_model, tmp_path):
+    settings = {"inner": Secretive(fraction_evaluate=0.0), "state": tmp_path / "state"}
+    with pytest.raises(ValueError, match=r"Secretive\.notes has become a set.*leave out state"):
+        strategy_of(PairGraB(), 2, **settings).start(federation(4), first_model(), num_rounds=1)
+    counted = FedAvg()
+    counted.accountant = object()
+    strategy_of(PairGraB(), 2, inner=counted)
+    with pytest.raises(ValueError, match=r"accountant.*leave out state"):
+        strategy_of(PairGraB(), 2, inner=counted, state=tmp_path / "state")
+
+
+def test_a_state_of_another_inner_strategy_is_refused(federation, first_model, tmp_path):
+    state = tmp_path / "state"
+    strategy_of(PairGraB(), 2, state=state).start(federation(4), first_model(), num_rounds=1)
+    with pytest.raises(ValueError, match="FedAdam, but the state was saved with FedAvg"):
+        strategy_of(PairGraB(), 2, inner=FedAdam(), state=state).start(federation(4), first_model())
+    private = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 0.5, 2)
+    with pytest.raises(ValueError, match="1 strategies inside, now there are 2"):
+        strategy_of(PairGraB(), 2, inner=private, state=state).start(federation(4), first_model())
 
 
 @pytest.mark.parametrize(
