@@ -45,7 +45,16 @@ def test_methods_that_the_shape_excludes_are_named_with_the_cure():
     refused = {row["method"]: row["refused"] for row in found["methods"] if "refused" in row}
     assert set(refused) == {"FL-GraB-proto", "FL-GraB"}
     assert "such as 2, 4, 8" in refused["FL-GraB"]
-    assert "–" in run(app, ["bounds", "--fl", "--cohort", "5"]).output
+    table = run(app, ["bounds", "--fl", "--cohort", "5"]).output
+    for method, reason in refused.items():
+        assert f"– {method}: {reason}\n" in table
+
+
+def test_advice_to_clients_is_of_theorem_2_whatever_the_rounds():
+    found = report("--fl", "--cohort", "1", "--local-steps", "1")
+    smallest = min(row["bound"] for row in found["methods"] if row["method"] in ("FL-RR", "FL-AP"))
+    assert f"≤ {smallest:.3g} with" in found["advice"]
+    assert "every client takes part once an epoch" in found["advice"]
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

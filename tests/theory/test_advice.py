@@ -63,6 +63,17 @@ def test_the_numbers_are_those_of_bound_and_rate():
     assert advice.margin == advice.ranking[1].bound / advice.best.bound
 
 
+def test_clients_that_go_one_by_one_with_one_step_are_clients_still():
+    asked = advise(1000, 1, 100, clients=True, cohort=1, local_steps=1)
+    assert asked.best.method == "FL-RR"
+    known = constants("FL-RR", 1000, delta=1e-4, cohort=1, local_steps=1)
+    assert asked.best.bound == bound(known, tuned_step_size(known, 100), 100).total
+    assert "FL-GraB is proved for an even number" in " ".join(asked.left_out)
+    assert advise(1000, 1, 100).best.method == advise(1000, 1, 100, clients=False).best.method == "RR"
+    with pytest.raises(ValueError, match="these belong to clients"):
+        advise(1000, 1, 100, clients=False, cohort=2)
+
+
 def test_the_words_carry_the_assumptions():
     text = str(advise(10**4, 20, 100, cohort=5, local_steps=5))
     assert "FL-GraB is proved for an even number of clients a round" in text

@@ -79,7 +79,7 @@ def command(
     rounds = {"cohort": cohort, "local_steps": local_steps, "server_step": server_step}
     try:
         setting |= _rounds(fl, rounds)
-        advice = advise(n, dim, epochs, theta=theta, **setting)
+        advice = advise(n, dim, epochs, clients=fl, theta=theta, **setting)
         setting |= {"dim": dim, "theta": theta or 0.0}
         rows = [_row(name, epochs, n, setting) for name in METHODS if METHODS[name].federated == fl]
         if plot:
@@ -145,6 +145,9 @@ def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
     if theta is None:
         table.caption = "OP, IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
     Console().print(table)
+    for row in rows:
+        if "refused" in row:
+            typer.echo(f"– {row['method']}: {row['refused']}")
 
 
 def _draw(path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, Any]) -> None:

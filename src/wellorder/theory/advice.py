@@ -70,6 +70,7 @@ def advise(
     dim: int,
     epochs: int,
     *,
+    clients: bool | None = None,
     theta: float | None = None,
     by: Literal["bound", "rate"] = "bound",
     **setting: Unpack[Known],
@@ -83,14 +84,16 @@ def advise(
     ----------
     n, dim, epochs
         N, d, Q.
+    clients
+        Whether the units are clients (Theorem 2) or examples (Theorem 1). Unless given, they are clients
+        if ``cohort``, ``local_steps`` or ``server_step`` is other than 1.
     theta
         θ, how far the parameters will move from x_0. Unless given, one-permutation policies are not
         ranked, and ``nice_while`` says up to which θ a nice permutation would be best.
     by
         "bound": Theorems 1 and 2 with all their constants; "rate": Tables 1 and 2, for large N and Q.
     **setting
-        As for `constants`; δ is 0.01/Q unless given. A ``cohort``, ``local_steps`` or ``server_step``
-        other than 1 asks about clients.
+        As for `constants`; δ is 0.01/Q unless given.
 
     >>> print(advise(10_000, 20, 100).text.splitlines()[0])
     RandomReshuffling has the smallest bound: min ‖∇f(x_q)‖² ≤ 0.96 with step size 3.13e-06.
@@ -102,7 +105,8 @@ def advise(
         raise ValueError(f'by={by!r}: pass "bound" or "rate"')
     given: Keywords = {"delta": 0.01 / epochs, **setting, "dim": dim, "theta": theta or 0.0}
     s = Setting(n, **given)
-    clients = not s.cohort == s.local_steps == s.server_step == 1
+    if clients is None:
+        clients = not s.cohort == s.local_steps == s.server_step == 1
     names = CLIENTS if clients else CANDIDATES
     arbitrary = _tuned("FL-AP" if clients else "AP", epochs, n, given)
     choices, left_out = [], []
