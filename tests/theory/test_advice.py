@@ -74,6 +74,21 @@ def test_clients_that_go_one_by_one_with_one_step_are_clients_still():
         advise(1000, 1, 100, clients=False, cohort=2)
 
 
+def test_a_bound_that_holds_with_probability_0_recommends_nothing():
+    void = advise(1000, 1, 200, delta=0.01)
+    assert void.best.probability == 1.0
+    assert {choice.proof for choice in void.ranking} == {"AP"}
+    assert "RandomReshuffling's own bound" in " ".join(void.left_out)
+    assert "pass a delta below 1/200 = 0.005" in void.text
+    fine = advise(1000, 1, 200, delta=0.0049)
+    assert fine.best.proof == "RR"
+    assert fine.best.probability == pytest.approx(1 - 200 * 0.0049)
+    assert "no probability" not in fine.text
+    nice = advise(1000, 1, 5, delta=0.1, theta=0.0)
+    assert "NicePermutation's own bound, which δ=0.1 leaves no probability over 10 passes" in nice.text
+    assert advise(1000, 1, 5, delta=0.1).nice_while == 0.0
+
+
 def test_the_words_carry_the_assumptions():
     text = str(advise(10**4, 20, 100, cohort=5, local_steps=5))
     assert "FL-GraB is proved for an even number of clients a round" in text

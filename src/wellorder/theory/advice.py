@@ -77,7 +77,8 @@ def advise(
 ) -> Advice:
     """Say which policy has the smallest guarantee, with which step size, by what margin, and why.
 
-    Every order is an arbitrary order, so a policy counts with AP's bound where its own is larger.
+    Every order is an arbitrary order, so a policy counts with AP's bound where its own is larger, or holds
+    with probability 0 (δ of 1/Q or more).
     The prototypes, which take n extra gradients an epoch, are left aside.
 
     Parameters
@@ -115,7 +116,10 @@ def advise(
             left_out.append(f"{policy}: no θ was given, and its guarantee rests on one")
             continue
         try:
-            choices.append(_choice(method, policy, epochs, n, given, arbitrary))
+            own = _tuned(method, epochs, n, given)
+            choices.append(_choice(own, policy, epochs, n, given, arbitrary))
+            if own.probability == 0:
+                left_out.append(_void(policy, s, epochs))
         except ValueError as reason:
             left_out.append(f"{policy}: {reason}")
     ranking = tuple(sorted(choices, key=lambda c: c.bound if by == "bound" else c.rate))
@@ -136,18 +140,27 @@ def _tuned(method: str, epochs: int, n: int, setting: Keywords) -> Bound:
     return bound(known, tuned_step_size(known, epochs), epochs)
 
 
-def _choice(method: str, policy: str, epochs: int, n: int, setting: Keywords, arbitrary: Bound) -> Choice:
-    own = _tuned(method, epochs, n, setting)
-    best = own if own.total < arbitrary.total else arbitrary
-    speed = rate(method, epochs, n, **setting).total
-    return Choice(method, policy, best.step_size, best.total, best.probability, best.method, speed)
+def _choice(own: Bound, policy: str, epochs: int, n: int, setting: Keywords, arbitrary: Bound) -> Choice:
+    best = own if own.probability > 0 and own.total < arbitrary.total else arbitrary
+    speed = rate(own.method, epochs, n, **setting).total
+    return Choice(own.method, policy, best.step_size, best.total, best.probability, best.method, speed)
+
+
+def _void(policy: str, s: Setting, epochs: int) -> str:
+    """Why a bound that holds with probability 0 does not count."""
+    uses, least = ("passes", s.passes) if policy == "NicePermutation" else ("epochs", epochs)
+    return (
+        f"{policy}'s own bound, which δ={s.delta:g} leaves no probability over {least} {uses}; "
+        f"pass a delta below 1/{least} = {1 / least:.3g}"
+    )
 
 
 def _nice_while(method: str, epochs: int, n: int, setting: Keywords, target: float) -> float:
     """The largest θ for which NP's bound stays below ``target``, by bisection; the bound grows with θ."""
 
     def better(theta: float) -> bool:
-        return _tuned(method, epochs, n, {**setting, "theta": theta}).total < target
+        nice = _tuned(method, epochs, n, {**setting, "theta": theta})
+        return nice.probability > 0 and nice.total < target
 
     if not better(0.0):
         return 0.0
