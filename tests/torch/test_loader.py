@@ -536,7 +536,8 @@ def test_a_batch_that_is_not_the_first_dimension_is_refused_with_the_cure(signal
 
     model = SequenceFirst()
     loader = ordered(DataLoader(TensorDataset(torch.randn(6, 5, 2)), 3), model, PairGraB(), signals=signals)
-    (x,) = next(iter(loader))
+    batches = iter(loader)
+    (x,) = next(batches)
     with pytest.raises(ValueError, match=r"first dimension.*batch_first"):
         model(x).sum().backward()
 

@@ -17,6 +17,7 @@ from wellorder.torch.factors import Factor
 from wellorder.torch.ghost import Ghost
 from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
+from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 
 GLIMPSE = 1024
@@ -50,27 +51,37 @@ class ExactSource:
                 self.slots[name] = slice(self.dim, self.dim + p.numel())
                 self.dim += p.numel()
         self.like = torch.zeros((), dtype=_widest(model), device=next(model.parameters()).device)
-        self._visits: list[tuple[Visit, Tensor]] = []
-        self._whole: list[Visit] = []
-        self.tape = Tape(self.layers, self._arrived, scaler)
+        self.tape = Tape(self.layers, self._arrived, scaler, model)
         self._proof: Proof | None = Proof(model, scaler)
         self._glimpse = Coordinates(model, GLIMPSE, seed, scaler)
         self.glimpsed: Tensor | None = None
 
-    def open(self, batch: int) -> None:
+    def open(self, batch: int, given: Any = ()) -> Record:
         """Begin to record a batch of this many examples."""
-        self.tape.batch = batch
-        self._visits, self._whole = [], []
         self._glimpse.open()
+        if self._proof is not None:
+            self._proof.clear()
+        return self.tape.open(batch, given)
 
-    def close(self) -> Ghost | None:
+    def pause(self) -> None:
+        """Passes from now on belong to no batch."""
+        self.tape.pause()
+        self._glimpse.pause()
+
+    def close(self, record: Record | None = None) -> Ghost | None:
         """The batch's signals; None if no gradient came."""
-        batch, self.tape.batch = self.tape.batch, 0
-        visits, whole = self._visits, self._whole
-        self.glimpsed = self._glimpse.close()
-        self._visits, self._whole = [], []
+        record = record or self.tape.record
+        if record is None:
+            return None
+        self.glimpsed = None
+        simple = record.alone and self.tape.records[-1:] == [record]  # all gradients are this batch's
+        if simple:
+            self.glimpsed = self._glimpse.close()
+        self.tape.close(record)
+        visits, whole = record.visits, record.whole
+        record.visits, record.whole = [], []
         if not visits and not whole:
-            if self._proof is not None:
+            if self._proof is not None and simple:
                 self._proof.refuse_silence()
             return None
         uses: dict[str, list[Factor]] = defaultdict(list)
@@ -83,9 +94,9 @@ class ExactSource:
                     uses[self._name(visit.layer, name)].append(rows)
             activations = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
             merged = {name: merge(each) for name, each in uses.items()}
-            scale = float(batch) if self.spec.mean else 1.0
+            scale = float(record.size) if self.spec.mean else 1.0
             signals = Ghost(merged, self.slots, scale, self.like, 3 * activations // 2)
-        if self._proof is not None and self._proof.holds(signals, self.slots):
+        if self._proof is not None and simple and self._proof.holds(signals, self.slots):
             self._proof = None
         return signals
 
@@ -98,10 +109,10 @@ class ExactSource:
 
     def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if not visit.layer.whole:
-            self._visits.append((visit, gradient))
+            visit.record.visits.append((visit, gradient))
             return
-        if visit not in self._whole:
-            self._whole.append(visit)
+        if visit not in visit.record.whole:
+            visit.record.whole.append(visit)
         before = visit.gradients[place]
         visit.gradients[place] = gradient if before is None else before + gradient
 
@@ -123,7 +134,7 @@ class Proof:
 
     def __init__(self, model: nn.Module, scaler: Scaler | None) -> None:
         self._scaler = scaler
-        self.deaf = False
+        self.deaf = 0
         self._seen: dict[str, Tensor] = {}
         self._handles = [
             p.register_hook(lambda g, name=name: self._add(name, g))
@@ -139,6 +150,10 @@ class Proof:
         if self._scaler is not None:
             gradient = gradient.float() / self._scaler.scale(gradient.new_ones((), dtype=torch.float32))
         self._seen[name] = self._seen[name] + gradient if name in self._seen else gradient.clone()
+
+    def clear(self) -> None:
+        """Begin a batch."""
+        self._seen = {}
 
     def refuse_silence(self) -> None:
         """Raise if parameters got gradients and no layer was heard."""

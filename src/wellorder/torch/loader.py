@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from wellorder.torch.cut import Cut
 from wellorder.torch.door import check_loader, check_model, check_policy_fits
 from wellorder.torch.journal import Journal
 from wellorder.torch.microbatch import MicroBatch
+from wellorder.torch.record import Record
 from wellorder.torch.report import Report
 from wellorder.torch.resume import check_same, packed, unpacked
 from wellorder.torch.sources import Source, Spec, choose, watch
@@ -99,7 +101,8 @@ class OrderedLoader:
         self._plan = Plan()
         self._inner = self._rebuilt(loader)
         self._step, self._resumed, self._turn = 0, False, 0
-        self._open: Order | None = None
+        self._pending: list[tuple[Order, Record | None]] = []
+        self._off = None if self._source is None else weakref.finalize(self, self._source.remove)
         self._owners = self._cut.owners(0)
 
     def __len__(self) -> int:
@@ -124,7 +127,7 @@ class OrderedLoader:
     @property
     def units(self) -> Order | None:
         """Units of the batch that was given out last and has not been settled; None between epochs."""
-        return self._open
+        return self._pending[-1][0] if self._pending else None
 
     def __iter__(self) -> Iterator[Any]:
         if self._step and not self._resumed:  # the last epoch was left early
@@ -141,10 +144,16 @@ class OrderedLoader:
                 )
             self._settle()
             self._step += 1
-            self._open = self._owners[examples] if not self._cut.grouped else self._owners[examples[:1]]
-            if self._source is not None:
-                self._source.open(len(examples))
-            yield batch
+            units = self._owners[examples] if not self._cut.grouped else self._owners[examples[:1]]
+            self._pending.append(
+                (units, None if self._source is None else self._source.open(len(examples), batch))
+            )
+            try:
+                yield batch
+            except GeneratorExit:  # the loop was left: what follows it is none of the batch's
+                if turn == self._turn and self._source is not None:
+                    self._source.pause()
+                raise
         if turn == self._turn:
             self._advance()
 
@@ -153,7 +162,13 @@ class OrderedLoader:
 
         Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``.
         """
-        self._settle()
+        latest = self._pending[-1:]
+        if latest and latest[0][1] is not None and not latest[0][1].heard:
+            self._pending.pop()  # its gradient is still to come
+            self._settle()
+            self._pending += latest
+        else:
+            self._settle()
         return {"loader": self._identity(), "step": self._step, **packed(self._journal)}
 
     def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
@@ -204,18 +219,24 @@ class OrderedLoader:
             self._source.remove()
         self._source = None
 
-    def _settle(self) -> None:
-        """Show the policy what the batch given out last revealed."""
-        units, self._open = self._open, None
-        if units is None or self._source is None:
-            return
+    def _settle(self, *, everything: bool = False) -> None:
+        """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
         start = time.thread_time()
-        with torch.no_grad():
-            self._journal.take(units, self._source.close(), getattr(self._source, "glimpsed", None))
+        kept: list[tuple[Order, Record | None]] = []
+        for units, record in self._pending:
+            if record is None or self._source is None:
+                continue
+            if record.awaited() and not everything:
+                kept.append((units, record))
+                continue
+            with torch.no_grad():
+                signals = self._source.close(record)
+                self._journal.take(units, signals, getattr(self._source, "glimpsed", None))
+        self._pending = kept
         self._journal.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
-        self._settle()
+        self._settle(everything=True)
         start = time.thread_time()
         self._journal.advance()
         self._journal.seconds += time.thread_time() - start
@@ -223,9 +244,10 @@ class OrderedLoader:
         self._owners = self._cut.owners(self.epoch)
 
     def _close_source(self) -> None:
-        if self._open is not None and self._source is not None:
-            self._source.close()
-        self._open = None
+        for _, record in self._pending:
+            if record is not None and self._source is not None:
+                self._source.close(record)
+        self._pending = []
 
     def _identity(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wellorder.order import rng
+from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, silenced
 
 
@@ -36,7 +37,8 @@ class Coordinates:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         total = sum(p.numel() for _, p in named)
         self.chosen: dict[str, Tensor | None] = {}
-        self._scaler, self.deaf, self._open = scaler, False, False
+        self._scaler, self.deaf, self._open = scaler, 0, False
+        self._record: Record | None = None
         self._handles: list[Any] = []
         self._shares: list[int] = []
         self._read: dict[int, Tensor] = {}
@@ -65,14 +67,20 @@ class Coordinates:
             values = (values.flatten() if index is None else values.take(index)).float()
             if self._scaler is not None:
                 values = values / self._scaler.scale(values.new_ones(()))
+            if self._record is not None:
+                self._record.heard = True
             before = self._read.get(place)
             self._read[place] = values if before is None else before + values
 
         return read
 
-    def open(self) -> None:
+    def open(self, record: Record | None = None) -> None:
         """Begin a batch."""
-        self._open, self._read = True, {}
+        self._open, self._read, self._record = True, {}, record
+
+    def pause(self) -> None:
+        """Read no more, but keep what was read."""
+        self._open = False
 
     def close(self) -> Tensor | None:
         """What the batch's backward passes added up to; None if there was none."""
@@ -100,11 +108,17 @@ class MicroBatchSource:
         self._coordinates = Coordinates(model, spec.coordinates, seed, scaler)
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
 
-    def open(self, batch: int) -> None:  # noqa: ARG002 - a micro-batch is one unit, however many examples it has
+    def open(self, batch: int, given: Any = ()) -> Record:  # noqa: ARG002 - each batch is settled by the next
         """Begin a batch."""
-        self._coordinates.open()
+        record = Record(batch)
+        self._coordinates.open(record)
+        return record
 
-    def close(self) -> Tensor | None:
+    def pause(self) -> None:
+        """Passes from now on belong to no batch."""
+        self._coordinates.pause()
+
+    def close(self, record: Record | None = None) -> Tensor | None:  # noqa: ARG002 - there is but one
         """The batch's gradient as one row; None if there was none."""
         row = self._coordinates.close()
         return None if row is None else row.unsqueeze(0)

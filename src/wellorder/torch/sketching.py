@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from wellorder.order import rng
 from wellorder.torch.layers import CONVS, Layer, survey
+from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 
 
@@ -60,31 +61,36 @@ class SketchSource:
             start = start if start + shape.size <= self.size else 0
             shape.start, start = start, start + shape.size
         self._anchor = next(p for p in model.parameters() if p.requires_grad)
-        self._rows = torch.empty(0)
-        self._heard = False
-        self.tape = Tape(self.layers, self._arrived, scaler)
+        self.tape = Tape(self.layers, self._arrived, scaler, model)
 
-    def open(self, batch: int) -> None:
+    def open(self, batch: int, given: Any = ()) -> Record:
         """Begin to record a batch of this many examples."""
-        self.tape.batch = batch
-        self._rows = torch.zeros(batch, self.size, device=self._anchor.device)
-        self._heard = False
+        return self.tape.open(batch, given)
 
-    def close(self) -> Tensor | None:
+    def pause(self) -> None:
+        """Passes from now on belong to no batch."""
+        self.tape.pause()
+
+    def close(self, record: Record | None = None) -> Tensor | None:
         """The batch's rows, (b, k); None if no gradient came."""
-        batch, self.tape.batch = self.tape.batch, 0
-        rows, self._rows = self._rows, torch.empty(0)
-        if not self._heard:
+        record = record or self.tape.record
+        if record is None:
             return None
-        return rows.mul_(batch) if self.spec.mean else rows
+        self.tape.close(record)
+        rows, record.rows = record.rows, None
+        if rows is None:
+            return None
+        return rows.mul_(record.size) if self.spec.mean else rows
 
     def silent(self) -> AbstractContextManager[None]:
         """Record nothing inside."""
         return silenced(self.tape)
 
     def _arrived(self, visit: Visit, _: int, gradient: Tensor) -> None:
-        self._heard = True
-        self._maps[id(visit.layer)].add(self._rows, visit.given, gradient)
+        record = visit.record
+        if record.rows is None:
+            record.rows = torch.zeros(record.size, self.size, device=self._anchor.device)
+        self._maps[id(visit.layer)].add(record.rows, visit.given, gradient)
 
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""

@@ -13,6 +13,7 @@ from wellorder.torch.door import is_compiled
 from wellorder.torch.exact import Exact, ExactSource
 from wellorder.torch.layers import survey
 from wellorder.torch.microbatch import MicroBatch, MicroBatchSource
+from wellorder.torch.record import Record
 from wellorder.torch.sketching import Sketch, SketchSource, sketchable
 from wellorder.torch.tape import Scaler
 
@@ -25,11 +26,15 @@ ROOM = 1 << 31
 class Source(Protocol):
     """Watches a model, and turns what happens between `open` and `close` into a batch's signals."""
 
-    def open(self, batch: int) -> None:
-        """Begin to record a batch of this many examples."""
+    def open(self, batch: int, given: Any = ()) -> Record:
+        """Begin to record a batch of this many examples, of which ``given`` is handed out."""
         ...
 
-    def close(self) -> Any:
+    def pause(self) -> None:
+        """Passes from now on belong to no batch."""
+        ...
+
+    def close(self, record: Record | None = None) -> Any:
         """The batch's signals, None if no gradient came."""
         ...
 

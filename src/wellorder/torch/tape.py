@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -11,6 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from wellorder.torch.layers import Layer, tensors_in
+from wellorder.torch.record import Record, owner_of
+
+_TOO_LATE = (
+    "a gradient came to a batch after its signals had been handed over, and was dropped: run all backward "
+    "passes of a batch before the next one is drawn, or put those that do not count into "
+    "`with loader.ignore():`"
+)
+_DRAWN_AHEAD = (
+    "a batch was drawn while the one before had not been used, and the model's input is neither of them: if "
+    "you draw batches ahead of training, signals may reach the wrong examples; draw one batch at a time"
+)
 
 
 class Scaler(Protocol):
@@ -20,12 +33,14 @@ class Scaler(Protocol):
 
 
 class Visit:
-    """One use of a layer in the open batch: its inputs, and its outputs' gradients as far as they came."""
+    """One use of a layer for a batch: its inputs, and its outputs' gradients as far as they came."""
 
-    __slots__ = ("args", "gradients", "kwargs", "layer")
+    __slots__ = ("__weakref__", "args", "gradients", "kwargs", "layer", "record")
 
-    def __init__(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
-        self.layer, self.args, self.kwargs = layer, args, kwargs
+    def __init__(
+        self, record: Record, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+    ) -> None:
+        self.record, self.layer, self.args, self.kwargs = record, layer, args, kwargs
         self.gradients: list[Tensor | None] = [None] * count
 
     @property
@@ -36,53 +51,151 @@ class Visit:
 
 
 class Tape:
-    """Records the visits of the open batch that get a gradient; passes without one leave nothing.
+    """Records the visits that get a gradient, each for the batch it was made in; others leave nothing.
 
     A tensor hook on a layer's output sees the gradient before the layer's own backward, whatever is done
-    to that output in place afterwards.
+    to that output in place afterwards. A batch's record stays until its gradient came: the losses of several
+    batches may be summed before one backward. Where batches are drawn ahead, the model's input tells which
+    one it works on.
     """
 
     def __init__(
-        self, layers: Iterable[Layer], arrived: Callable[[Visit, int, Tensor], None], scaler: Scaler | None
-    ):
-        self.batch, self.deaf, self.seconds = 0, False, 0.0
+        self,
+        layers: Iterable[Layer],
+        arrived: Callable[[Visit, int, Tensor], None],
+        scaler: Scaler | None,
+        model: nn.Module,
+    ) -> None:
+        self.record: Record | None = None
+        self.records: list[Record] = []
+        self.deaf, self.seconds, self.stale = 0, 0.0, 0
         self.scaler = scaler
         self._arrived = arrived
-        self._handles = [self._attach(layer) for layer in layers]
+        self._now: Record | None = None
+        self._doubt = self._skipped = self._warned = False
+        self._handles: list[Any] = [model.register_forward_pre_hook(Entrance(self), with_kwargs=True)]
+        for layer in layers:
+            self._handles.append(layer.module.register_forward_hook(Ear(self, layer), with_kwargs=True))
 
-    def _attach(self, layer: Layer) -> Any:
-        def forward(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            if self.deaf or not self.batch or not torch.is_grad_enabled():
-                return
-            outputs = tensors_in(output)
-            visit = Visit(
-                layer, tuple(_cut(x) for x in args), {k: _cut(x) for k, x in kwargs.items()}, len(outputs)
-            )
-            for place, out in enumerate(outputs):
-                if out.requires_grad:
-                    out.register_hook(lambda e, place=place: self._backward(visit, place, e))
+    def open(self, size: int, given: Any = ()) -> Record:
+        """Begin a batch of so many examples, of which ``given`` was handed out."""
+        last = self.records[-1] if self.records else None
+        self._doubt = self._skipped or (last is not None and not last.used)
+        self.record = self._now = Record(size, given, alone=not self.records)
+        self.records.append(self.record)
+        return self.record
 
-        return layer.module.register_forward_hook(forward, with_kwargs=True)
+    def close(self, record: Record) -> None:
+        """Take no more gradients for this batch."""
+        record.closed = True
+        if record in self.records:
+            self.records.remove(record)
+        self._skipped = not record.used
+        if record is self.record:
+            self.pause()
+
+    def pause(self) -> None:
+        """Passes from now on belong to no batch; gradients still come to those that were made."""
+        self.record = self._now = None
+
+    def enter(self, given: list[Tensor]) -> None:
+        """The model is called: find out for which batch, where there is doubt."""
+        if self.deaf or self.record is None or not torch.is_grad_enabled():
+            return
+        self._now = self.record
+        if self._doubt:
+            owner = owner_of(given, self.records)
+            if owner is None:
+                self._warn(_DRAWN_AHEAD)
+            self._now = owner or self.record
+
+    def forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """A layer was called."""
+        record = self._now
+        if self.deaf or record is None or not torch.is_grad_enabled():
+            return
+        outputs = tensors_in(output)
+        visit = Visit(
+            record, layer, tuple(_cut(x) for x in args), {k: _cut(x) for k, x in kwargs.items()}, len(outputs)
+        )
+        record.visited(visit)
+        for place, out in enumerate(outputs):
+            if out.requires_grad:
+                out.register_hook(lambda e, place=place: self._backward(visit, place, e))
 
     def _backward(self, visit: Visit, place: int, gradient: Tensor) -> None:
-        if self.deaf or not self.batch:
+        if self.deaf:
+            return
+        record = visit.record
+        if record.closed:
+            self.stale += 1
+            self._warn(_TOO_LATE)
             return
         start = time.thread_time()
         gradient = gradient.detach()
         first = visit.given
-        if len(gradient) != self.batch or len(first) != self.batch:
-            raise ValueError(_not_first(visit.layer, tuple(first.shape), tuple(gradient.shape), self.batch))
+        if len(gradient) != record.size or len(first) != record.size:
+            raise ValueError(_not_first(visit.layer, tuple(first.shape), tuple(gradient.shape), record.size))
         if self.scaler is not None:
             gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
+        record.heard = True
         with torch.no_grad():
             self._arrived(visit, place, gradient)
         self.seconds += time.thread_time() - start
+
+    def _warn(self, words: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(words, UserWarning, stacklevel=2)
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+class Deaf:
+    """What a hook becomes in a copy of the model: nothing."""
+
+    def __call__(self, *_: Any) -> None:
+        return None
+
+
+class Ear:
+    """A layer's forward hook; it keeps no loader alive, and copies of the model do not listen."""
+
+    def __init__(self, tape: Tape, layer: Layer) -> None:
+        self._tape, self._layer = weakref.ref(tape), layer
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        tape = self._tape()
+        if tape is not None:
+            tape.forward(self._layer, args, kwargs, output)
+
+    def __deepcopy__(self, memo: Any) -> Deaf:
+        return Deaf()
+
+    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
+        return Deaf, ()
+
+
+class Entrance:
+    """The model's own hook: before it runs."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = weakref.ref(tape)
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        tape = self._tape()
+        if tape is not None:
+            tape.enter([*tensors_in(args), *tensors_in(kwargs)])
+
+    def __deepcopy__(self, memo: Any) -> Deaf:
+        return Deaf()
+
+    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
+        return Deaf, ()
 
 
 def _cut(x: Any) -> Any:
@@ -93,12 +206,12 @@ def _cut(x: Any) -> Any:
 def silenced(*listeners: Any) -> Iterator[None]:
     """Make hooks deaf for a while."""
     for listener in listeners:
-        listener.deaf = True
+        listener.deaf += 1
     try:
         yield
     finally:
         for listener in listeners:
-            listener.deaf = False
+            listener.deaf -= 1
 
 
 def _not_first(layer: Layer, given: tuple[int, ...], back: tuple[int, ...], batch: int) -> str:

@@ -1,0 +1,163 @@
+"""Signals belong to the batch they were made from, whenever backward comes; copies are silent."""
+
+import copy
+import gc
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from wellorder import Herding, PairGraB
+from wellorder.torch import Sketch, ordered
+
+
+def data(n=24):
+    gen = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(n, 6, generator=gen), torch.randint(0, 3, (n,), generator=gen))
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def loss(model, batch):
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def each(loader, model):
+    for batch in loader:
+        loss(model, batch).backward()
+
+
+def summed(loader, model):
+    total = 0.0
+    for step, batch in enumerate(loader):
+        total = total + loss(model, batch)
+        if step % 2:
+            total.backward()
+            total = 0.0
+
+
+def one_ahead(loader, model):
+    batches = iter(loader)
+    now = next(batches)
+    for then in batches:
+        loss(model, now).backward()
+        now = then
+
+
+def saved_before_backward(loader, model):
+    for batch in loader:
+        loader.state_dict()
+        loss(model, batch).backward()
+
+
+SIGNALS = [(Herding(), "sketch"), (PairGraB(), "exact")]
+
+
+@pytest.mark.parametrize("style", [summed, saved_before_backward])
+@pytest.mark.parametrize(("policy", "signals"), SIGNALS, ids=["sketch", "exact"])
+def test_each_batch_gets_its_own_gradient_whenever_backward_comes(policy, signals, style):
+    orders = []
+    for loop in (each, style):
+        model = mlp()
+        loader = ordered(DataLoader(data(), 4), model, policy, signals=signals)
+        loop(loader, model)
+        assert (loader.report().observed, loader.report().unobserved) == (24, 0)
+        orders.append(loader.order)
+    np.testing.assert_array_equal(*orders)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_batches_drawn_ahead_are_known_by_the_models_input(copied):
+    rows = []
+    for loop in (each, one_ahead):
+        model = mlp()
+        inputs = model if not copied else lambda x, model=model: model(x.clone())
+        loader = ordered(DataLoader(data(), 4), model, Herding(), signals="sketch")
+        seen = {}
+        take = loader._journal.take
+
+        def note(units, signals, glimpsed, seen=seen, take=take):
+            if signals is not None:
+                seen.update(zip(units.tolist(), signals.clone(), strict=True))
+            take(units, signals, glimpsed)
+
+        loader._journal.take = note
+        loop(loader, inputs)
+        rows.append(seen)
+    assert len(rows[1]) == 20
+    for unit, row in rows[1].items():
+        torch.testing.assert_close(row, rows[0][unit])
+
+
+def test_batches_drawn_ahead_that_cannot_be_known_are_warned_of():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, signals="sketch")
+    with pytest.warns(UserWarning, match="draw one batch at a time"):
+        one_ahead(loader, lambda x: model(2 * x))
+
+
+def test_a_gradient_that_comes_too_late_is_dropped_with_a_warning():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, signals="sketch")
+    batches = iter(loader)
+    first = loss(model, next(batches))
+    first.backward(retain_graph=True)
+    loss(model, next(batches)).backward()
+    rows = loader._pending[-1][1].rows.clone()
+    with pytest.warns(UserWarning, match="dropped"):
+        first.backward()
+    torch.testing.assert_close(loader._pending[-1][1].rows, rows)
+
+
+def test_a_model_with_hooks_can_be_saved_and_its_copies_do_not_listen():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, signals="sketch")
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        each(loader, other)
+    assert loader.report().observed == 0
+
+
+def test_hooks_go_with_their_loader():
+    model = mlp()
+    for _ in range(3):
+        loader = ordered(DataLoader(data(), 4), model, Herding(), signals=Sketch())
+        each(loader, model)
+        del loader
+        gc.collect()
+    assert not model[0]._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def test_a_loop_that_was_left_hears_no_other_passes():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, signals="sketch")
+    for batch in loader:
+        loss(model, batch).backward()
+        break
+    rows = loader._pending[-1][1].rows.clone()
+    model(torch.randn(4, 6)).sum().backward()
+    model(torch.randn(7, 6)).sum().backward()
+    torch.testing.assert_close(loader._pending[-1][1].rows, rows)
+    each(loader, model)
+    assert loader.report().observed == 4 + 24
+
+
+def test_ignore_inside_ignore_stays_deaf():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, signals="sketch")
+    for batch in loader:
+        with loader.ignore():
+            with loader.ignore():
+                pass
+            loss(model, batch).backward()
+    assert loader.report().observed == 0
