@@ -32,6 +32,37 @@ def test_json_holds_the_medians(tmp_path):
     assert found["config"]["cohort"] == 2
 
 
+def test_a_second_run_that_is_refused_or_interrupted_leaves_every_byte_of_the_first(tmp_path, monkeypatch):
+    assert run(*SMALL, "--out", tmp_path).exit_code == 0
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert len(before) == 5
+
+    def breaks(*args):
+        raise KeyboardInterrupt
+
+    for words in (["--lr", "-1"], ["--epochs", "0"], ["--n", "1"], ["--jobs", "-3"]):
+        result = run(*SMALL, *words, "--out", tmp_path)
+        assert result.exit_code == 2, result.output
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    for place in ("experiments.fig1.run_seed", "experiments.fig1.plot", "cli.reproduce.write_table"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"wellorder.{place}", breaks)
+            result = run(*SMALL, "--epochs", 6, "--out", tmp_path)
+        assert result.exit_code == 130, result.output
+        assert "resume" not in result.stderr
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_diverged_run_is_told_in_valid_json(tmp_path):
+    def never(word):
+        raise AssertionError(word)
+
+    result = run(*SMALL, "--lr", 1e3, "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    json.loads(result.stdout, parse_constant=never)
+    json.loads((tmp_path / "fig1.json").read_text(), parse_constant=never)
+
+
 def test_bad_input_is_refused_with_exit_code_2(tmp_path):
     (tmp_path / "file").write_text("")
     for words, message in [

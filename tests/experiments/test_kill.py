@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,44 @@ def test_ctrl_c_ends_with_130_and_resume_needs_no_options(tmp_path):
         [*command, "--resume", "--out", str(tmp_path / "run"), "--json"], check=True, capture_output=True
     )
     assert len(list(cells.glob("policy*"))) == 10
+
+
+def test_workers_are_born_deaf_to_ctrl_c():
+    from wellorder.experiments.pool import _hire
+
+    if not Path("/proc/self/status").exists():
+        pytest.skip("signal masks are read from /proc")
+    for _ in range(2):
+        line, process = _hire()
+        facts = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        status = dict(row.split(":\t") for row in facts if row.startswith("Sig") and row[3] != "Q")
+        line.close()
+        process.terminate()
+        process.join()
+        deaf = int(status["SigBlk"], 16) | int(status["SigIgn"], 16)
+        assert deaf >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.0, 0.4])
+@pytest.mark.parametrize("words", [["compare", *OPTIONS], ["reproduce", "fig1", "--all", "--seeds", "10"]])
+def test_ctrl_c_soon_after_the_start_says_one_line(tmp_path, words, wait):
+    options = [*words, "--epochs", "300", "--jobs", "2", "--out", tmp_path / "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wellorder", *options],
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(wait)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+    assert ("--resume" in error) == (words[0] == "compare")
 
 
 def gone(session, seconds=15):

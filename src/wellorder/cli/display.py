@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wellorder.experiments.pool import Row
+from wellorder.experiments.pool import JobError, Row
 from wellorder.report.table import Metric, number
 
 
@@ -66,16 +66,21 @@ def shown(what: LiveWatch | Progress, *, quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Turn a ValueError into the command's message and exit code 2, and Ctrl-C into 130."""
+def refusing(
+    interrupted: str = "finished seeds are kept, and --resume finishes the rest",
+) -> Iterator[None]:
+    """Turn a ValueError into a message and exit code 2, a failure into 1, and Ctrl-C into 130."""
     try:
         yield
     except ValueError as error:
         complain(str(error))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        complain("interrupted; finished seeds are kept, and --resume finishes the rest")
+        complain(f"interrupted; {interrupted}")
         raise typer.Exit(130) from None
+    except (JobError, OSError) as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
 
 
 def complain(message: str) -> None:

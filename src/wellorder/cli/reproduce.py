@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +16,7 @@ from rich.table import Table
 from wellorder.cli.display import bar, console, refusing, shown
 from wellorder.cli.reproduce_clients import command_for
 from wellorder.experiments.folder import cores, machine, versions
-from wellorder.report.table import write_table, write_text
+from wellorder.report.table import TEMPORARY, as_text, write_table, write_text
 
 app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
 
@@ -41,7 +43,7 @@ def figure1(
     n: Annotated[int, typer.Option(help="Units (examples or clients).")] = 1000,
     lr: Annotated[float, typer.Option(help="The step size, for all policies.")] = 1e-3,
     jobs: Annotated[
-        int | None, typer.Option(help="Worker processes.  [default: 1; --all: the cores]")
+        int | None, typer.Option(help="Worker processes.", show_default="1; --all: the cores")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the medians as JSON, and nothing else.")
@@ -53,30 +55,35 @@ def figure1(
 
     clock = time.perf_counter()
     config = fig1.Config(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
-    with refusing():
-        _writable(out)
+    with refusing("nothing was written; run the command again"):
+        processes = (cores() if every else 1) if jobs is None else jobs
+        if processes < 1:
+            raise ValueError(f"--jobs {jobs}: pass 1 or more")
+        config.check()
+        _check_writable(out)
         progress = bar()
         task = progress.add_task("Figure 1: seeds", total=seeds)
         parts = []
         with shown(progress, quiet=as_json):
-            for part in fig1.run(config, jobs=(cores() if every else 1) if jobs is None else jobs):
+            for part in fig1.run(config, jobs=processes):
                 parts.append(part)
                 progress.advance(task)
         table = fig1.whole(parts)
-    figure = fig1.plot(table)
-    for suffix in (".png", ".pdf"):
-        save_picture(figure, out / f"fig1{suffix}")
-    for suffix in (".parquet", ".csv"):
-        write_table(table, out / f"fig1{suffix}")
-    found = {
-        "config": asdict(config),
-        "medians": fig1.medians(table),
-        "versions": versions(),
-        "machine": machine(),
-    }
-    write_text(out / "fig1.json", json.dumps(found, indent=2))
+        found = {
+            "config": asdict(config),
+            "medians": fig1.medians(table),
+            "versions": versions(),
+            "machine": machine(),
+        }
+        figure = fig1.plot(table)
+        with _all_or_nothing(out) as beside:
+            for suffix in (".png", ".pdf"):
+                save_picture(figure, beside / f"fig1{suffix}")
+            for suffix in (".parquet", ".csv"):
+                write_table(table, beside / f"fig1{suffix}")
+            write_text(beside / "fig1.json", as_text(found))
     if as_json:
-        typer.echo(json.dumps({**found, "figure": str(out / "fig1.png")}, indent=2))
+        typer.echo(as_text({**found, "figure": str(out / "fig1.png")}))
         return
     shown_table = Table(
         "policy", "‖x − x*‖", "order error", title="Medians at the last epoch", title_justify="left"
@@ -89,11 +96,20 @@ def figure1(
     )
 
 
-def _writable(out: Path) -> None:
+def _check_writable(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_text(out / "fig1.json", "{}")
+        tempfile.TemporaryFile(dir=out).close()
     except OSError as error:
         raise ValueError(
             f"--out {out}: cannot be written ({error.strerror or error}); choose another"
         ) from None
+
+
+@contextmanager
+def _all_or_nothing(out: Path) -> Iterator[Path]:
+    """A folder whose files move to ``out`` once all of them are written."""
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out) as beside:
+        yield Path(beside)
+        for file in sorted(Path(beside).iterdir()):
+            file.replace(out / file.name)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
-from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 import wellorder as wo
 from wellorder.algorithm import Run
+from wellorder.experiments.pool import Job, work_off
+from wellorder.experiments.training import Settings
 from wellorder.federated import fedavg
 from wellorder.order import Policy
 from wellorder.problems import quadratics
@@ -38,6 +37,23 @@ class Config:
     local_steps: int = 5
     every_policy: bool = False
 
+    def check(self) -> None:
+        """Refuse what cannot be run, before anything is computed or written."""
+        if self.seeds < 1:
+            raise ValueError(f"seeds={self.seeds}: pass 1 or more")
+        quadratics(self.n)
+        self.settings.check(self.n)
+        for label, policy in (policies(self)["SGD"] | policies(self)["FL"]).items():
+            try:
+                policy.init(self.n)
+            except ValueError as error:
+                raise ValueError(f"policy {label}: {error}") from None
+
+    @property
+    def settings(self) -> Settings:
+        """The federated runs' settings; SGD shares the step size and the epochs."""
+        return Settings(self.step_size, self.epochs, self.cohort, self.local_steps)
+
 
 def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
     """The policies of each setting, by the names of the figure."""
@@ -61,13 +77,27 @@ def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
 
 def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:
     """Train all policies with all seeds; yields each seed's table as it is finished."""
-    if config.seeds < 1:
-        raise ValueError(f"seeds={config.seeds}: pass 1 or more")
-    if jobs <= 1:
-        yield from map(run_seed, repeat(config), range(config.seeds))
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run_seed, repeat(config), range(config.seeds))
+    config.check()
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs}: pass 1 or more")
+    task = cast(Any, _Seeds(config))
+    batch = [Job(task, "Figure 1", wo.RandomReshuffling(), s, config.settings) for s in range(config.seeds)]
+    rows: list[list[Any]] = [[] for _ in batch]
+    for report in work_off(batch, jobs):
+        if report.row is None:
+            yield table_of(rows[report.job])
+        else:
+            rows[report.job].append(report.row)
+
+
+@dataclass(frozen=True)
+class _Seeds:
+    """What a worker process is told: the job's seed says which."""
+
+    config: Config
+
+    def train(self, _: Policy[Any], seed: int, __: Settings) -> Iterator[dict[str, Any]]:
+        yield from run_seed(self.config, seed).to_pylist()
 
 
 def run_seed(config: Config, seed: int) -> Table:

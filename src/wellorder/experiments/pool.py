@@ -8,8 +8,9 @@ import pickle
 import signal
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -62,8 +63,10 @@ def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
             yield Report(number, None)
         return
     _check_travel(jobs)
-    workers = [_hire() for _ in range(min(processes, len(jobs)))]
+    workers: list[tuple[Connection, Any]] = []
     try:
+        for _ in range(min(processes, len(jobs))):
+            workers.append(_hire())  # noqa: PERF401  (each is known at once, to be ended)
         yield from _serve(jobs, dict(workers))
     finally:
         for line, process in workers:
@@ -107,9 +110,24 @@ def _hire() -> tuple[Connection, Any]:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve_line, args=(theirs,), daemon=True)
-    process.start()
+    with _uninterrupted():
+        process.start()
     theirs.close()
     return ours, process
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back: children are born deaf to it, and this process hears of it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # when it starts, it lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve_line(line: Connection) -> None:

@@ -8,6 +8,7 @@ Verdicts, plots and reports read nothing else.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,6 +117,23 @@ def write_table(table: Table, path: Path) -> None:
 def read_table(path: Path) -> Table:
     """Read a Parquet table."""
     return pa.parquet.read_table(path)
+
+
+def as_text(data: Any) -> str:
+    r"""JSON for any reader: what is not finite becomes null, which JSON has, unlike NaN.
+
+    >>> as_text({"a": float("nan")})
+    '{\n  "a": null\n}'
+    """
+    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return None if isinstance(data, float) and not np.isfinite(data) else data
 
 
 def write_text(path: Path, text: str) -> None:

@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One policy against the baseline; ratios are lower medians over seeds, or NaN: most missed the target."""
+    """One policy against the baseline; ratios are lower medians over seeds, NaN where most missed it."""
 
     policy: str
     baseline: str
