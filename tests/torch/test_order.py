@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from wellorder import GraB, PairGraB
@@ -70,6 +71,40 @@ def test_three_epochs_of_exact_signals_equal_explicit_gradients(
     expected = naive(make_model(kind), make_data(kind, 29), first, 3, 6, isinstance(policy, PairGraB))
     np.testing.assert_array_equal(orders, expected)
     assert len({tuple(o) for o in orders}) == 4
+
+
+class Raw(nn.Module):
+    """Parameters of its own, used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.out = nn.Parameter(torch.ones(144)), nn.Parameter(torch.randn(144, 3) / 4)
+
+    def forward(self, x):
+        return torch.tanh(x.flatten(1) * self.scale) @ self.out + x.flatten(1)[:, :3] * self.scale[:3]
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.head = nn.MultiheadAttention(12, 2, batch_first=True), nn.Linear(12, 3)
+
+    def forward(self, x):
+        x = x.squeeze(1)
+        return self.head(self.mix(x, x, x, need_weights=False)[0].mean(1))
+
+
+@pytest.mark.parametrize("make", [Raw, Attention])
+def test_what_is_run_again_is_run_with_the_weights_of_its_step(make, make_data, make_loader, train):
+    def model():
+        torch.manual_seed(0)
+        return make().double()
+
+    ours = model()
+    loader = ordered(make_loader(n=29, batch=6), ours, PairGraB(), seed=3, signals="exact")
+    first = loader.order.copy()
+    orders = [*train(loader, ours, epochs=3, lr=0.5), loader.order]
+    np.testing.assert_array_equal(orders, naive(model(), make_data(n=29), first, 3, 6, True, lr=0.5))
 
 
 def test_float32_gives_the_same_first_order(kind, make_model, make_loader, train):

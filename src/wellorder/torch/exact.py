@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class ExactSource:
                 self.slots[name] = slice(self.dim, self.dim + p.numel())
                 self.dim += p.numel()
         self.like = torch.zeros((), dtype=_widest(model), device=next(model.parameters()).device)
+        self._running: list[Visit] = []
         self.tape = Tape(self.layers, self._arrived, scaler, model)
         self._proof: Proof | None = Proof(model, scaler)
         self._glimpse = Coordinates(model, GLIMPSE, seed, scaler)
@@ -59,6 +61,7 @@ class ExactSource:
     def open(self, batch: int, given: Any = ()) -> Record:
         """Begin to record a batch of this many examples."""
         self._glimpse.open()
+        self._running = []
         if self._proof is not None:
             self._proof.clear()
         return self.tape.open(batch, given)
@@ -89,9 +92,9 @@ class ExactSource:
             for visit, gradient in visits:
                 for name, factor in factors(visit.layer.module, visit.given, gradient):
                     uses[self._name(visit.layer, name)].append(factor)
-            for visit in whole:
-                for name, rows in replayed(visit.layer, visit.args, visit.kwargs, visit.gradients).items():
-                    uses[self._name(visit.layer, name)].append(rows)
+            for layer, rows_of in whole:
+                for name, rows in rows_of.items():
+                    uses[self._name(layer, name)].append(rows)
             activations = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
             merged = {name: merge(each) for name, each in uses.items()}
             scale = float(record.size) if self.spec.mean else 1.0
@@ -111,10 +114,24 @@ class ExactSource:
         if not visit.layer.whole:
             visit.record.visits.append((visit, gradient))
             return
-        if visit not in visit.record.whole:
-            visit.record.whole.append(visit)
+        if not self._running:  # at the end of this backward, before the optimizer changes the weights
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._replay)
+        if visit not in self._running:
+            self._running.append(visit)
         before = visit.gradients[place]
         visit.gradients[place] = gradient if before is None else before + gradient
+
+    def _replay(self) -> None:
+        """Run modules again whose gradients came in this backward pass."""
+        visits, self._running = self._running, []
+        start = time.thread_time()
+        with torch.no_grad(), silenced(self.tape):
+            for visit in visits:
+                rows = replayed(visit.layer, visit.args, visit.kwargs, visit.gradients)
+                visit.gradients = [None] * len(visit.gradients)
+                visit.record.whole.append((visit.layer, rows))
+        self.tape.seconds += time.thread_time() - start
 
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""
