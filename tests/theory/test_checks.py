@@ -80,7 +80,9 @@ def hold(seeds, dim, spread, shape, scale=1.0):
     held = {}
     for run, assumption, drift, theorem in promises(seeds, dim, spread, shape, scale):
         kind = type(run.policy).__name__
-        assert assumption.promised, kind
+        balanced = METHODS[method_of(run.policy, federated=bool(shape))].p == np.inf
+        proved = not balanced or run.policy.rule != Deterministic()
+        assert assumption.promised == theorem.promised == proved, kind
         assert drift.promised, kind
         assert drift.first_violation is None, kind
         assert theorem.first_violation is None, kind
@@ -170,6 +172,38 @@ def test_one_permutation_is_held_against_its_own_start_and_reach():
     check = check_assumption(run)
     theta = np.abs(run.x[:-1] - run.x[0]).max()
     assert check.right == pytest.approx(2 * run.order_error[0] ** 2 + 8 * (100 * theta) ** 2)
+
+
+def least_walk(problem, name, times, moved=0.0):
+    """The smallest c that the theory takes for vectors of length ``times`` (ς + moved)."""
+    known = constants(name, problem.n, delta=DELTA, **estimate(problem).known).setting
+    return known.walk(pairs=METHODS[name].pairs) * (times * (known.sigma + moved)) ** 2
+
+
+@pytest.mark.parametrize(("policy", "times"), [(GraBProto, 1), (PairGraBProto, 2), (GraB, 1), (PairGraB, 2)])
+def test_balancing_is_promised_something_only_with_a_walk_that_suffices(policy, times):
+    problem = quadratics(N, 2, spread=0.0)
+    name = method_of(policy())
+    stale = name in ("GraB", "PairGraB")
+    enough = least_walk(problem, name, times, moved=1e-2 if stale else 0.0)
+
+    def checks(rule):
+        run = wellorder.sgd(problem, policy(rule), step_size=1e-6, epochs=4, p=np.inf)
+        return check_assumption(run, delta=DELTA), check_bound(run, delta=DELTA)
+
+    for rule, promised in ((Deterministic(), False), (Walk(enough), True), (Walk(0.9 * enough), False)):
+        assert [check.promised for check in checks(rule)] == [promised] * 2, rule
+    plain, wide = checks(Deterministic())[0], checks(Walk(16 * enough))[0]
+    assert wide.promised
+    assert wide.right[-1] > 15 * plain.right[-1]  # a walk that reaches further is promised less
+
+
+def test_clients_whose_walk_ignores_their_local_steps_are_promised_nothing():
+    problem = quadratics(N, 2, spread=0.0)
+    enough = least_walk(problem, "PairGraB", 2 * 3, moved=1e-2)
+    for c, promised in ((enough, True), (enough / 3**2, False)):
+        run = fedavg(problem, PairGraB(Walk(c)), step_size=1e-6, epochs=3, p=np.inf, **CLIENTS)
+        assert check_assumption(run, delta=DELTA).promised == promised
 
 
 def test_a_step_size_outside_the_theorem_is_not_promised():

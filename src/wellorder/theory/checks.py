@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wellorder.algorithm import Run
+from wellorder.kernels.rules import Walk
 from wellorder.measure import order_error
 from wellorder.problems import gradient
 from wellorder.theory.assumptions import Constants, constants
@@ -33,7 +35,7 @@ class Check:
     probability: float
     """With what probability each entry is promised; 1 for certain."""
     promised: bool = True
-    """Whether the statement's conditions were met (admissible step size, exact constants)."""
+    """Whether the statement's conditions were met (step size, exact constants, a proved sign rule)."""
 
     @property
     def slack(self) -> Series:
@@ -63,7 +65,8 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     Entry q compares φ̄_q² with ΣA_i·φ̄_{q−i}² + ΣB_i·‖∇f(x_{q−i})‖² + D, in the method's norm (measured
     again from the run's orders if it was recorded in another); the first ν epochs are compared with N²ς².
     The constants come from `estimate` at the points the run visited; θ and φ̄_0 of one-permutation methods
-    from the run itself.
+    from the run itself. Balancing methods are promised something only if they sign by a `Walk` whose c
+    suffices for all vectors of the run; a c larger than ς asks for makes D larger too.
 
     Parameters
     ----------
@@ -79,8 +82,8 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     >>> from wellorder.problems import quadratics
     >>> run = wellorder.sgd(quadratics(100, spread=0.0), wellorder.GraB(), step_size=1e-5, epochs=9, p=np.inf)
     >>> check = check_assumption(run)
-    >>> check.label, check.fraction, check.first_violation
-    ('ex:GraB', 1.0, None)
+    >>> check.label, check.fraction, check.first_violation, check.promised  # the default rule has no proof
+    ('ex:GraB', 1.0, None, False)
     """
     known, exact = constants_of(run, method, delta=delta)
     errors = order_errors(run, known.p) ** 2
@@ -117,7 +120,10 @@ def check_drift(run: Run) -> Check:
 
 
 def check_bound(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
-    """Hold min_q ‖∇f(x_q)‖² against Theorem ``thm:SGD`` or ``thm:FL``; entry q is the case Q = q+1."""
+    """Hold min_q ‖∇f(x_q)‖² against Theorem ``thm:SGD`` or ``thm:FL``; entry q is the case Q = q+1.
+
+    Refuses a step size for which nothing is proved: then there is no right side.
+    """
     known, exact = constants_of(run, method, delta=delta)
     epochs = len(run.gradient_norm)
     right = np.array([bound(known, run.step_size, q + 1).total for q in range(epochs)])
@@ -144,7 +150,28 @@ def constants_of(
     if name in METHODS and METHODS[name].one:
         away = float(np.linalg.norm(run.x[:-1] - run.x[0], axis=1).max())
         setting = {**setting, "theta": away, "first_error": float(order_errors(run, 2)[0])}
-    return constants(name, run.problem.n, **setting), _trusted(found.how)
+    known, fits = _walked(run, constants(name, run.problem.n, **setting))
+    return known, fits and _trusted(found.how)
+
+
+def _walked(run: Run, known: Constants) -> tuple[Constants, bool]:
+    """The constants for the run's own sign rule, and whether it is proved.
+
+    A walk with c is proved for vectors no longer than √(c/C), and its reach is C times that. So D holds with
+    that length instead of ς, if it is larger, and the run's vectors must not be longer: they are within ς
+    of each other's mean at the epoch's first point, plus smoothness times drift where they are stale.
+    """
+    row, rule = METHODS[known.method], getattr(run.policy, "rule", None)
+    if row.p == 2:
+        return known, True
+    if not isinstance(rule, Walk) or run.p not in (2, math.inf):
+        return known, False
+    s = known.setting
+    times = (2 if row.pairs else 1) * (s.local_steps if row.stale else 1)
+    length = math.sqrt(rule.c / s.walk(pairs=row.pairs)) / times
+    moved = (2 if row.pairs else 3) * s.two_to(run.p) * float(run.drift.max()) if row.stale else 0.0
+    wider = replace(s, sigma=max(s.sigma, length))
+    return replace(known, D=row.D(wider)), s.sigma + moved <= length * (1 + ROUNDING)
 
 
 def federated(run: Run) -> bool:
