@@ -3,12 +3,13 @@
 The paper's CNN on made-up images of CIFAR-10's size, S=10, K=5, batch 16 (50 examples a client: 16, 16, 16,
 2, 16). The plain loop copies the server's model into one local model, takes its steps by ``torch.optim.SGD``
 with ``clip_grad_norm_``, and averages; its images are cropped and flipped as the engine's are.
+`federated_peers` puts pfl and Flower's simulation beside them.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -75,13 +76,17 @@ class PlainLoop:
     def train(self, own: np.ndarray) -> None:
         self.local.load_state_dict(self.server.state_dict())
         rule = torch.optim.SGD(self.local.parameters(), lr=0.1)
-        batches = [b for _ in range(2) for b in np.split(self.draw.permutation(own), [16, 32, 48])]
-        for batch in batches[:5]:
+        for images, labels in self.batches(own):
             rule.zero_grad()
-            loss = nn.functional.cross_entropy(self.local(self.augmented(batch)), self.labels[batch])
+            loss = nn.functional.cross_entropy(self.local(images), labels)
             loss.backward()
             nn.utils.clip_grad_norm_(self.local.parameters(), 10.0)
             rule.step()
+
+    def batches(self, own: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        passes = [b for _ in range(2) for b in np.split(self.draw.permutation(own), [16, 32, 48])]
+        for batch in passes[:5]:
+            yield self.augmented(batch), self.labels[batch]
 
     def augmented(self, batch: np.ndarray) -> torch.Tensor:
         pictures = []
@@ -107,9 +112,6 @@ def main() -> None:
     for name, seconds in spent.items():
         ratio = seconds / spent["plain PyTorch loop"]
         print(f"{name:22} {seconds / ROUNDS:7.3f} s CPU a round   {ratio:5.2f} × the plain loop")
-    for name in ("pfl", "flwr"):
-        state = "installed" if importlib.util.find_spec(name) else "not installed here"
-        print(f"{name}: {state}; not measured in this run")
 
 
 if __name__ == "__main__":
