@@ -131,6 +131,21 @@ def test_an_existing_folder_is_refused_without_resume(done):
     assert "add --resume" in result.stderr
 
 
+def test_resume_needs_a_run_of_a_task_that_the_command_knows(tmp_path):
+    result = run("compare", "--resume", "--out", tmp_path / "typo")
+    assert result.exit_code == 2
+    assert "there is no run to resume" in " ".join(result.stderr.split())
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "config.json").write_text("")
+    result = run("compare", "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "config.json: cannot be read" in " ".join(result.stderr.split())
+    (tmp_path / "config.json").write_text('{"given": {"task": "mine"}, "resolved": {}}')
+    result = run("compare", "--resume", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "resume it from Python" in " ".join(result.stderr.split())
+
+
 def test_help_explains_every_option():
     result = run("compare", "--help")
     assert result.exit_code == 0

@@ -92,6 +92,43 @@ def test_a_folder_of_other_options_is_not_resumed(task, tmp_path):
         compare(task, other, out=tmp_path, resume=True)
 
 
+def test_another_problem_of_the_same_name_is_not_mixed_into_a_run(task, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        compare(task, SMALL, out=tmp_path, watch=Breaks(7))
+    for other in (quadratics(500, dim=3, seed=7), quadratics(60, seed=1)):
+        mine = problem_task(other, step_size=2e-3, name="small")
+        with pytest.raises(ValueError, match=r"problem=.* \(was "):
+            compare(mine, SMALL, out=tmp_path, resume=True)
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+    again = problem_task(quadratics(60), step_size=2e-3, name="small")
+    assert compare(again, SMALL, out=tmp_path, resume=True).table.num_rows == 30
+
+
+def test_only_a_run_is_resumed(task, tmp_path):
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "letter.txt").write_text("dear reader")
+    for name in ("foreign", "missing"):
+        with pytest.raises(ValueError, match=r"no run to resume .* leave out --resume"):
+            compare(task, SMALL, out=tmp_path / name, resume=True)
+        with pytest.raises(ValueError, match="no run to resume"):
+            RunFolder.start(tmp_path / name, resume=True)
+    assert [p.name for p in tmp_path.rglob("*")] == ["foreign", "letter.txt"]
+
+
+def test_a_run_killed_before_it_began_is_begun_anew(task, tmp_path):
+    RunFolder.start(tmp_path)
+    (tmp_path / "cells" / ".unfinished-x.parquet").write_text("")
+    assert compare(task, SMALL, out=tmp_path).table.num_rows == 30
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"given": 1}'])
+def test_a_broken_config_is_named_with_its_cure(task, tmp_path, text):
+    compare(task, SMALL, out=tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config.json: .*another folder"):
+        compare(task, SMALL, out=tmp_path, resume=True)
+
+
 def test_a_run_resumed_under_other_versions_says_so_in_its_report(task, tmp_path):
     compare(task, SMALL, out=tmp_path)
     about = json.loads((tmp_path / "about.json").read_text())

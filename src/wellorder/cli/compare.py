@@ -68,8 +68,13 @@ def command(
             "tune": "baseline" if tune else "each" if tune_each else None,
             "cohort": cohort, "local_steps": local_steps, "server_step": server_step,
         }  # fmt: skip
-        before = (RunFolder(out).read("config.json") or {}) if resume and out is not None else {}
-        options = {**before.get("given", {}), **{k: v for k, v in typed.items() if v is not None}}
+        before = RunFolder(out).asked()["given"] if resume and out is not None else {}
+        if before and before.get("task") not in TASKS:
+            raise ValueError(
+                f"out={out}: its task {before.get('task')!r} is one of your own; resume it from Python: "
+                "compare(task, config, out=..., resume=True)"
+            )
+        options = {**before, **{k: v for k, v in typed.items() if v is not None}}
         name = options.pop("task", "digits")
         config = Config(**options)
         plan = resolve(name, config)

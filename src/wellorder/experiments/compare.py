@@ -91,9 +91,12 @@ def compare(
     plan = resolve(task, wanted)
     if not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"jobs={jobs!r}: pass an int >= 1")
+    if out is not None and resume:
+        _check_same(RunFolder(Path(out)), plan)
     folder = None if out is None else RunFolder.start(Path(out), resume=resume)
-    if folder is not None:
-        _claim(folder, wanted, plan)
+    if folder is not None and not resume:
+        given = {"task": plan.task.name, **wanted.given()}
+        folder.write("config.json", {"given": given, "resolved": plan.described()})
     searches = _searches(plan, folder, jobs, seen)
     step_sizes = _step_sizes(plan, searches)
     cells = _cells(plan, step_sizes, folder, jobs, seen)
@@ -101,13 +104,9 @@ def compare(
     return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
 
 
-def _claim(folder: RunFolder, config: Config, plan: Plan) -> None:
-    """Write what will be run, or make sure that the folder's run is the same."""
-    wanted, before = plan.described(), folder.read("config.json")
-    if before is None:
-        folder.write("config.json", {"given": {"task": plan.task.name, **config.given()}, "resolved": wanted})
-        return
-    old = before["resolved"]
+def _check_same(folder: RunFolder, plan: Plan) -> None:
+    """Make sure that the folder holds the run that is to be finished."""
+    wanted, old = plan.described(), folder.asked()["resolved"]
     different = [
         f"{key}={wanted[key]!r} (was {old.get(key)!r})" for key in wanted if old.get(key) != wanted[key]
     ]

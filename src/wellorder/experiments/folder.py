@@ -43,8 +43,10 @@ class RunFolder:
     def start(cls, path: Path, *, resume: bool = False) -> RunFolder:
         """Make the folder, or take up the one that a broken run has left."""
         folder = cls(path)
+        if resume:
+            folder._begun()
         try:
-            if path.is_dir() and any(path.iterdir()) and not resume:
+            if not resume and path.is_dir() and not folder._is_bare():
                 raise ValueError(
                     f"out={path}: this folder is not empty; add --resume to finish its run, or choose another"
                 )
@@ -63,7 +65,24 @@ class RunFolder:
         file = self.path / name
         if not file.exists():
             return None
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{file}: cannot be read ({error}); put it back, or start anew in another folder"
+            ) from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{file}: holds no options; put it back, or start anew in another folder")
+        return found
+
+    def asked(self) -> dict[str, Any]:
+        """What the folder's run was asked for (``given``) and what that meant (``resolved``)."""
+        found = self._begun()
+        if not all(isinstance(found.get(part), dict) for part in ("given", "resolved")):
+            raise ValueError(
+                f"{self.path / 'config.json'}: holds no options of a run; put it back, or start anew in "
+                "another folder"
+            )
         return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
@@ -110,6 +129,22 @@ class RunFolder:
 
     def _cell(self, policy: int, seed: int) -> Path:
         return self.path / "cells" / f"policy{policy}-seed{seed}.parquet"
+
+    def _begun(self) -> dict[str, Any]:
+        found = self.read("config.json")
+        if found is None:
+            raise ValueError(
+                f"out={self.path}: there is no run to resume (no config.json); leave out --resume to start "
+                "one, in a new or an empty folder"
+            )
+        return found
+
+    def _is_bare(self) -> bool:
+        """Whether nothing is there, or no more than a run leaves that was killed before it began."""
+        cells = self.path / "cells"
+        files = [file for file in self.path.iterdir() if file != cells]
+        files += cells.iterdir() if cells.is_dir() else []
+        return all(file.name == "about.json" or file.name.startswith(TEMPORARY) for file in files)
 
     def _about(self) -> dict[str, Any]:
         before = self.read("about.json") or {}

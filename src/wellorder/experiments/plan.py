@@ -71,7 +71,10 @@ class Plan:
     def described(self) -> dict[str, Any]:
         """The plan as plain data: what two runs must share to be one run."""
         named = {label: describe(policy) for label, policy in self.policies.items()}
-        head = {"task": self.task.name, "policies": named, "baseline": self.baseline}
+        head: dict[str, Any] = {"task": self.task.name, "policies": named, "baseline": self.baseline}
+        fingerprint = getattr(self.task, "fingerprint", None)
+        if fingerprint is not None:
+            head["problem"] = fingerprint()
         return {**head, "seeds": list(self.seeds), "tune": self.tune, **asdict(self.settings)}
 
 

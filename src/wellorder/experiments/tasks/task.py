@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from wellorder.experiments.training import Moment, Settings, moments
 from wellorder.measure import order_error
 from wellorder.order import Policy
-from wellorder.problems.problem import Point, Problem
+from wellorder.problems.problem import Point, Problem, start_of
 from wellorder.report.table import Metric
 
 LOSS = Metric("loss", "training loss", log=False)
@@ -23,6 +24,9 @@ DISTANCE = Metric("distance", "distance", about="distance to the minimiser")
 TEST_LOSS = Metric("test_loss", "test loss", log=False)
 TEST_ACCURACY = Metric("test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True)
 
+LOOK = 256
+"""So many gradients go into a fingerprint."""
+
 
 class Task(Protocol):
     """The seam between `wellorder.experiments.compare` and whatever trains.
@@ -30,7 +34,8 @@ class Task(Protocol):
     A task is a picklable object (with ``--jobs`` it travels to worker processes). Its ``train`` yields one
     flat row of numbers at x_0, x_1, … x_Q: ``epoch``, then the columns named by ``metrics``, then the
     cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge. A task
-    whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well.
+    whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well;
+    one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run.
     Register a task for the command line by one line in ``wellorder.experiments.tasks.TASKS``.
     """
 
@@ -83,6 +88,22 @@ class ProblemTask:
         n = self.problem_of(0).n
         settings.check(n)
         return n
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this problem from another of its name: kind, size, metrics, and a look at its start."""
+        problem = self.problem_of(0)
+        x, units = start_of(problem), np.arange(min(problem.n, LOOK), dtype=np.int32)
+        with np.errstate(all="ignore"):
+            seen = np.append(np.asarray(problem.gradients(units, x), np.float64), problem.value(x))
+        scale = float(np.abs(seen).max()) or 1.0
+        digits = f"{scale:.4e}", *(np.round(seen / scale, 5) + 0.0).tolist()  # last bits may differ elsewhere
+        return {
+            "kind": type(problem).__name__,
+            "n": int(problem.n),
+            "dim": int(problem.dim),
+            "metrics": [metric.column for metric in self.metrics],
+            "start": f"{zlib.crc32(repr(digits).encode()):08x}",
+        }
 
     def warm_up(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
         """Train one epoch that nobody records: compilation is no cost of training."""
