@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -75,6 +76,10 @@ def test_a_plot_is_written_whole(tmp_path, ending):
         (["--fl", "--n", "10", "--cohort", "20"], "cohort=20"),
         (["--fl", "--n", "10", "--cohort", "3"], "pass a cohort such as"),
         (["--cohort", "4"], "add --fl"),
+        (["--sigma", "1e200"], "sigma=1e+200: too large"),
+        (["--theta", "1e200"], "theta=1e+200: too large"),
+        (["--smoothness", "1e-300"], "smoothness=1e-300: pass a positive number"),
+        (["--epochs", "1" + 400 * "0"], "too large to compute with"),
         (["--plot", "bounds.gif"], "end the name in"),
         (["--plot", "no/such/folder/bounds.png"], "make it first"),
     ],
@@ -83,6 +88,38 @@ def test_bad_input_ends_with_code_2_and_the_cure(arguments, message):
     result = run(app, ["bounds", *arguments], env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_plot_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    folder = tmp_path / "bounds.png"
+    folder.mkdir()
+    result = run(app, ["bounds", "--plot", str(folder)], env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert "this is a folder" in result.output
+    assert list(tmp_path.iterdir()) == [folder]
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    result = run(app, ["bounds", "--plot", str(tmp_path / "other.png")], env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert "No space left on device" in result.output
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_plot_says_that_one_permutation_is_drawn_at_the_start(tmp_path):
+    file = tmp_path / "bounds.svg"
+    assert run(app, ["bounds", "--plot", str(file)]).exit_code == 0
+    assert "as if the parameters stayed at x₀ (θ = 0)" in file.read_text()
+    assert run(app, ["bounds", "--plot", str(file), "--theta", "0.5"]).exit_code == 0
+    assert "stayed at" not in file.read_text()
+
+
+def test_numbers_at_the_edge_are_bounded_all_the_same():
+    for flags in (["--sigma", "1e50"], ["--passes", "2000"], ["--smoothness", "1e-50"], ["--gap", "1e50"]):
+        found = report(*flags)
+        assert all(0 <= row["bound"] < float("inf") for row in found["methods"])
 
 
 def test_the_command_runs_as_a_process():

@@ -24,9 +24,11 @@ from wellorder.theory import (
     rate_table,
     tuned_step_size,
 )
+from wellorder.theory.setting import check_epochs
 
 Row = dict[str, Any]
 FORMATS = {".png", ".svg", ".pdf"}
+AT_START = "IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
 
 
 def command(
@@ -74,17 +76,17 @@ def command(
     setting: dict[str, Any] = {
         "sigma": sigma, "gap": gap, "smoothness": smoothness, "smoothness_2inf": smoothness_2inf,
         "smoothness_inf": smoothness_inf, "passes": passes,
-        "delta": 0.01 / max(epochs, 1) if delta is None else delta,
     }  # fmt: skip
     rounds = {"cohort": cohort, "local_steps": local_steps, "server_step": server_step}
     try:
-        setting |= _rounds(fl, rounds)
+        check_epochs(epochs)
+        setting |= {"delta": 0.01 / epochs if delta is None else delta, **_rounds(fl, rounds)}
         advice = advise(n, dim, epochs, clients=fl, theta=theta, **setting)
         setting |= {"dim": dim, "theta": theta or 0.0}
         rows = [_row(name, epochs, n, setting) for name in METHODS if METHODS[name].federated == fl]
         if plot:
-            _draw(plot, rows, epochs, n, setting)
-    except ValueError as reason:
+            _draw(plot, rows, epochs, n, setting, theta)
+    except (ValueError, ArithmeticError) as reason:
         raise typer.BadParameter(str(reason)) from reason
     if as_json:
         report = {"setting": {"n": n, "epochs": epochs, **setting}, "methods": rows, "advice": advice.text}
@@ -143,19 +145,23 @@ def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
         numbers = (row["bound"], terms["descent"], rest, row["step_size"], row["max_step_size"])
         table.add_row(row["method"], *(f"{x:.3g}" for x in numbers), f"{row['probability']:.4g}")
     if theta is None:
-        table.caption = "OP, IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
+        table.caption = f"OP, {AT_START}"
     Console().print(table)
     for row in rows:
         if "refused" in row:
             typer.echo(f"– {row['method']}: {row['refused']}")
 
 
-def _draw(path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, Any]) -> None:
-    """Bound against epochs, one line a method; written beside, then renamed."""
+def _draw(
+    path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, Any], theta: float | None
+) -> None:
+    """Bound against epochs, one line a method."""
     if path.suffix not in FORMATS:
         raise ValueError(f"plot={str(path)!r}: end the name in {', '.join(sorted(FORMATS))}")
     if not path.parent.is_dir():
         raise ValueError(f"plot={str(path)!r}: no folder {str(path.parent)!r}; make it first")
+    if path.is_dir():
+        raise ValueError(f"plot={str(path)!r}: this is a folder; pass the name of a file in it")
     from matplotlib.figure import Figure
 
     counts = sorted({round(epochs ** (k / 40)) for k in range(41)})
@@ -169,13 +175,27 @@ def _draw(path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, A
     axes.set(
         xlabel="epochs Q", ylabel="bound of min ‖∇f(x_q)‖²", title=f"N = {n}, step size tuned for each Q"
     )
+    if theta is None:
+        figure.supxlabel(AT_START, fontsize="small")
     axes.legend()
     axes.grid(alpha=0.3)
     image = io.BytesIO()
     figure.savefig(image, format=path.suffix[1:], dpi=150)
+    _write(path, image.getvalue())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write beside, then rename; what fails leaves nothing."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(image.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as reason:
+        raise ValueError(
+            f"plot={str(path)!r}: {reason.strerror or reason}; pass a file you may write"
+        ) from reason
+    finally:
+        beside.unlink(missing_ok=True)

@@ -73,8 +73,8 @@ def least(A: Sequence[float], B: Sequence[float], n: int) -> tuple[float, float]
     >>> least((), (), 100)[0].__round__(3), least((3 / 5, 1 / 50), (0, 200.0, 200.0), 100)[1].__round__(2)
     (2.008, 10.57)
     """
-    if any(value < 0 for value in (*A, *B)):
-        raise ValueError(f"A={tuple(A)}, B={tuple(B)}: the theorems need constants of 0 or more")
+    if not all(math.isfinite(value) and value >= 0 for value in (*A, *B)):
+        raise ValueError(f"A={tuple(A)}, B={tuple(B)}: the theorems need finite constants of 0 or more")
     if sum(A) >= 1:
         raise ValueError(f"A={tuple(A)}: the sum is {sum(A):g}, but the theorems need less than 1")
     if condition(A, B, n) >= 255:

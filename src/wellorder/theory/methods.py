@@ -59,7 +59,7 @@ def _shuffled(s: Setting) -> float:
 
 def _nice(s: Setting) -> float:
     """φ̄_0² after balancing a worst order: a pass halves it and adds C·ς/2 (Lemma 3); √d leads to p = 2."""
-    return s.dim * (s.sigma * (s.walk(pairs=False) + s.n / 2.0**s.passes)) ** 2
+    return s.dim * (s.sigma * (s.walk(pairs=False) + math.ldexp(s.n, -s.passes))) ** 2
 
 
 def _one(start: Formula) -> Formula:

@@ -8,6 +8,9 @@ from typing import TypedDict
 
 import numpy as np
 
+LARGEST, MOST = 1e50, 10**30
+"""The largest number and the largest count: squares of their products, and their inverses, stay finite."""
+
 
 class Known(TypedDict, total=False):
     """Optional keywords of the functions of `wellorder.theory`; `Setting` explains and defaults them."""
@@ -72,17 +75,19 @@ class Setting:
     def __post_init__(self) -> None:
         for name in ("n", "dim", "passes", "cohort", "local_steps"):
             value = getattr(self, name)
-            if not whole(value):
-                raise ValueError(f"{name}={value!r}: pass an int >= 1")
+            check_count(name, value)
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and (isinstance(value, str) or not math.isfinite(value) or value < 0):
                 raise ValueError(f"{field.name}={value!r}: pass a finite number, 0 or more")
+            if value is not None and value > LARGEST:
+                raise ValueError(f"{field.name}={value!r}: too large to be squared; pass at most {LARGEST:g}")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta!r}: pass a number strictly between 0 and 1, such as 1e-4")
         for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step"):
-            if getattr(self, name) == 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: pass a positive number")
+            value = getattr(self, name)
+            if value is not None and value < 1 / LARGEST:
+                raise ValueError(f"{name}={value!r}: pass a positive number, {1 / LARGEST:g} or more")
         if self.cohort > self.n:
             raise ValueError(
                 f"cohort={self.cohort}: more clients in a round than there are; pass at most n={self.n}"
@@ -112,5 +117,12 @@ def whole(value: object) -> bool:
 
 def check_epochs(epochs: int) -> None:
     """Refuse an impossible number of epochs."""
-    if not whole(epochs):
-        raise ValueError(f"epochs={epochs!r}: pass an int >= 1")
+    check_count("epochs", epochs)
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse what is no count, and counts beyond computation."""
+    if not whole(value):
+        raise ValueError(f"{name}={value!r}: pass an int >= 1")
+    if value > MOST:  # type: ignore[operator]
+        raise ValueError(f"{name}={value!r}: too large to compute with; pass at most {MOST:.0e}")
