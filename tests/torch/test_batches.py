@@ -34,6 +34,12 @@ def each(loader, model):
         loss(model, batch).backward()
 
 
+def stepping(loader, model, optimizer):
+    for batch in loader:
+        loss(model, batch).backward()
+        optimizer.step()
+
+
 def summed(loader, model):
     total = 0.0
     for step, batch in enumerate(loader):
@@ -161,3 +167,29 @@ def test_ignore_inside_ignore_stays_deaf():
                 pass
             loss(model, batch).backward()
     assert loader.report().observed == 0
+
+
+class Bypass(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.h = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return functional.linear(torch.relu(functional.linear(x, self.a.weight)), self.h.weight)
+
+
+@pytest.mark.parametrize(("policy", "signals"), SIGNALS, ids=["sketch", "exact"])
+def test_gradients_that_no_layer_hears_of_are_refused_with_the_cure(policy, signals):
+    model = Bypass()
+    loader = ordered(DataLoader(data(), 4), model, policy, signals=signals)
+    with pytest.raises(ValueError, match="no layer was heard"):
+        each(loader, model)
+
+
+@pytest.mark.parametrize(("policy", "signals"), SIGNALS, ids=["sketch", "exact"])
+def test_an_epoch_in_which_another_model_is_trained_is_warned_of(policy, signals):
+    other, loader = mlp(), ordered(DataLoader(data(), 4), mlp(), policy, signals=signals)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="no example of it was observed"):
+        stepping(loader, other, optimizer)
+    assert set(loader.report().coverage.values()) == {"never heard"}

@@ -18,6 +18,7 @@ from wellorder.torch.factors import Factor
 from wellorder.torch.ghost import Ghost
 from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
+from wellorder.torch.presence import UNHEARD
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 
@@ -63,7 +64,7 @@ class ExactSource:
         self._glimpse.open()
         self._running = []
         if self._proof is not None:
-            self._proof.clear()
+            self._proof.clear(first=not self.tape.records)
         return self.tape.open(batch, given)
 
     def pause(self) -> None:
@@ -84,7 +85,7 @@ class ExactSource:
         visits, whole = record.visits, record.whole
         record.visits, record.whole = [], []
         if not visits and not whole:
-            if self._proof is not None and simple:
+            if self._proof is not None and not self.tape.heard:
                 self._proof.refuse_silence()
             return None
         uses: dict[str, list[Factor]] = defaultdict(list)
@@ -135,7 +136,7 @@ class ExactSource:
 
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""
-        how = {id(p): layer.kind for layer in self.layers for p in layer.parameters.values()}
+        how = {id(p): self.tape.spoken(x, x.kind) for x in self.layers for p in x.parameters.values()}
         return {name: how[key] for key, name in self.names.items()}
 
     def remove(self) -> None:
@@ -152,6 +153,7 @@ class Proof:
     def __init__(self, model: nn.Module, scaler: Scaler | None) -> None:
         self._scaler = scaler
         self.deaf = 0
+        self._reached = False
         self._seen: dict[str, Tensor] = {}
         self._handles = [
             p.register_hook(lambda g, name=name: self._add(name, g))
@@ -162,23 +164,22 @@ class Proof:
     def _add(self, name: str, gradient: Tensor) -> None:
         if self.deaf:
             return
+        self._reached = True
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if self._scaler is not None:
             gradient = gradient.float() / self._scaler.scale(gradient.new_ones((), dtype=torch.float32))
         self._seen[name] = self._seen[name] + gradient if name in self._seen else gradient.clone()
 
-    def clear(self) -> None:
+    def clear(self, *, first: bool) -> None:
         """Begin a batch."""
         self._seen = {}
+        self._reached = self._reached and not first
 
     def refuse_silence(self) -> None:
         """Raise if parameters got gradients and no layer was heard."""
-        if self._seen:
-            raise ValueError(
-                "gradients came to the model's parameters, but no layer was heard: a compiled model runs "
-                'without hooks. Train the model that was passed to ordered(...), or use signals="batch"'
-            )
+        if self._reached:
+            raise ValueError(UNHEARD)
 
     def holds(self, signals: Ghost, slots: dict[str, slice]) -> bool:
         """Whether the signals were seen to add up to the gradient; raises if they do not."""

@@ -19,6 +19,7 @@ from wellorder.torch.cut import Cut
 from wellorder.torch.door import check_loader, check_model, check_policy_fits
 from wellorder.torch.journal import Journal
 from wellorder.torch.microbatch import MicroBatch
+from wellorder.torch.presence import NEVER, Steps
 from wellorder.torch.record import Record
 from wellorder.torch.report import Report
 from wellorder.torch.resume import check_same, packed, unpacked
@@ -101,6 +102,8 @@ class OrderedLoader:
         self._plan = Plan()
         self._inner = self._rebuilt(loader)
         self._step, self._resumed, self._turn = 0, False, 0
+        self._steps = None if self._source is None else Steps()
+        self._heard = 0
         self._pending: list[tuple[Order, Record | None]] = []
         self._off = None if self._source is None else weakref.finalize(self, self._source.remove)
         self._owners = self._cut.owners(0)
@@ -177,6 +180,7 @@ class OrderedLoader:
         self._close_source()
         like = getattr(self._source, "like", None)
         self._journal = unpacked(self.policy, mapping, like)
+        self._heard = self._journal.observed + self._journal.not_finite
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
         self._turn += 1
         self._owners = self._cut.owners(self.epoch)
@@ -217,7 +221,7 @@ class OrderedLoader:
         self._close_source()
         if self._source is not None:
             self._source.remove()
-        self._source = None
+        self._source = self._steps = None
 
     def _settle(self, *, everything: bool = False) -> None:
         """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
@@ -239,9 +243,21 @@ class OrderedLoader:
         self._settle(everything=True)
         start = time.thread_time()
         self._journal.advance()
+        self._warn_if_unheard()
         self._journal.seconds += time.thread_time() - start
         self._step = 0
         self._owners = self._cut.owners(self.epoch)
+
+    def _warn_if_unheard(self) -> None:
+        """Say so once if an epoch was trained and nothing of it was seen."""
+        before, self._heard = self._heard, self._journal.observed + self._journal.not_finite
+        if self._steps is not None and self._steps.count:
+            if self._heard == before:
+                self._steps.remove()
+                self._steps = None
+                warnings.warn(NEVER, UserWarning, stacklevel=4)
+            else:
+                self._steps.count = 0
 
     def _close_source(self) -> None:
         for _, record in self._pending:

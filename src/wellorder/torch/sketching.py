@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from wellorder.order import rng
 from wellorder.torch.layers import CONVS, Layer, survey
+from wellorder.torch.presence import UNHEARD, Reached
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 
@@ -61,10 +62,13 @@ class SketchSource:
             start = start if start + shape.size <= self.size else 0
             shape.start, start = start, start + shape.size
         self._anchor = next(p for p in model.parameters() if p.requires_grad)
+        self._reached: Reached | None = Reached(model)
         self.tape = Tape(self.layers, self._arrived, scaler, model)
 
     def open(self, batch: int, given: Any = ()) -> Record:
         """Begin to record a batch of this many examples."""
+        if self._reached is not None and not self.tape.records:
+            self._reached.seen = False
         return self.tape.open(batch, given)
 
     def pause(self) -> None:
@@ -79,15 +83,20 @@ class SketchSource:
         self.tape.close(record)
         rows, record.rows = record.rows, None
         if rows is None:
+            if self._reached is not None and self._reached.seen:
+                raise ValueError(UNHEARD)
             return None
         return rows.mul_(record.size) if self.spec.mean else rows
 
     def silent(self) -> AbstractContextManager[None]:
         """Record nothing inside."""
-        return silenced(self.tape)
+        return silenced(self.tape, *([self._reached] if self._reached is not None else []))
 
     def _arrived(self, visit: Visit, _: int, gradient: Tensor) -> None:
         record = visit.record
+        if self._reached is not None:
+            self._reached.remove()
+            self._reached = None
         if record.rows is None:
             record.rows = torch.zeros(record.size, self.size, device=self._anchor.device)
         self._maps[id(visit.layer)].add(record.rows, visit.given, gradient)
@@ -98,14 +107,15 @@ class SketchSource:
         for layer in self.layers:
             shape = self._maps[id(layer)]
             for name, p in layer.parameters.items():
-                how[self._names[id(p)]] = f"{shape.height}×{shape.width} numbers" + (
-                    " (with it)" * (name == "bias")
-                )
+                numbers = f"{shape.height}×{shape.width} numbers" + " (with it)" * (name == "bias")
+                how[self._names[id(p)]] = self.tape.spoken(layer, numbers)
         return {name: how.get(name, "not sketched") for name in self._names.values()}
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         self.tape.remove()
+        if self._reached is not None:
+            self._reached.remove()
 
 
 def spread(layers: list[Layer], count: int) -> list[Layer]:

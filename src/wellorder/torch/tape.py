@@ -72,6 +72,8 @@ class Tape:
         self.scaler = scaler
         self._arrived = arrived
         self._now: Record | None = None
+        self.heard: set[str] = set()
+        self._settled = False
         self._doubt = self._skipped = self._warned = False
         self._handles: list[Any] = [model.register_forward_pre_hook(Entrance(self), with_kwargs=True)]
         for layer in layers:
@@ -87,7 +89,7 @@ class Tape:
 
     def close(self, record: Record) -> None:
         """Take no more gradients for this batch."""
-        record.closed = True
+        record.closed, self._settled = True, True
         if record in self.records:
             self.records.remove(record)
         self._skipped = not record.used
@@ -139,9 +141,14 @@ class Tape:
         if self.scaler is not None:
             gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
         record.heard = True
+        self.heard.add(visit.layer.name)
         with torch.no_grad():
             self._arrived(visit, place, gradient)
         self.seconds += time.thread_time() - start
+
+    def spoken(self, layer: Layer, how: str) -> str:
+        """How a layer's gradients are taken, unless none ever came."""
+        return "never heard" if self._settled and layer.name not in self.heard else how
 
     def _warn(self, words: str) -> None:
         if not self._warned:
