@@ -162,3 +162,20 @@ def test_help_explains_every_option():
         "--json",
     ):
         assert option in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "defaults"),
+    [
+        (["compare"], ["digits", "a sensible set", "the task's", "5", "RR", "the cores", "runs/TASK-NUMBER"]),
+        (["reproduce", "fig1"], ["1; --all: the cores", "runs/fig1"]),
+        (["reproduce", "fig2"], ["runs/fig2 or runs/fig3", "20000; quick: 200", "5; quick: 2", "the paper's",
+                                 "1000; quick: 50", "float32; on CUDA tf32"]),
+    ],
+)  # fmt: skip
+def test_help_tells_the_defaults(words, defaults, monkeypatch):
+    monkeypatch.setenv("TERMINAL_WIDTH", "300")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 300)
+    told = " ".join(run(*words, "--help").stdout.replace("(", "").replace(")", "").split())
+    for default in defaults:
+        assert f"[default: {default}]" in told

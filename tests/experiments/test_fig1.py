@@ -51,13 +51,17 @@ def test_all_means_every_policy():
     assert {
         "IG",
         "NP",
-        "FlipFlop",
+        "AP",
+        "FL-AP",
         "with replacement",
-        "Greedy",
         "GraB-proto",
         "FL-GraB-proto",
         "FL-OP (NP)",
     } <= names
+    from wellorder import policies
+
+    assert {type(p).__name__ for p in fig1.policies(config)["SGD"].values()} == set(policies.__all__)
+    assert len(fig1.policies(config)["SGD"]) == len(policies.__all__)
 
 
 def test_the_figure_has_four_log_panels_with_a_band_and_a_line_for_each_policy(table):

@@ -21,29 +21,33 @@ from wellorder.report.verdict import final_values, headline
 
 
 def command(
-    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASKS)}.  [default: digits]")] = None,
+    task: Annotated[str | None, typer.Option(help=f"{', '.join(TASKS)}.", show_default="digits")] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="A policy, repeatable: RR, 'GraB(reorders=2)', mine=PairGraB.  [default: a sensible set]"
+            help="A policy, repeatable: RR, 'GraB(reorders=2)', mine=PairGraB.", show_default="a sensible set"
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs to train.  [default: the task's]")] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds, from 0.  [default: 5]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs to train.", show_default="the task's")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds, from 0.", show_default="5")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="One seed, repeatable, instead of --seeds.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The step size.  [default: the task's]")] = None,
+    lr: Annotated[float | None, typer.Option(help="The step size.", show_default="the task's")] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Two-stage grid search on the baseline, reused.")
     ] = False,
     tune_each: Annotated[bool, typer.Option("--tune-each", help="The same search for every policy.")] = False,
-    baseline: Annotated[str | None, typer.Option(help="Judge against this policy.  [default: RR]")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Judge against this policy.", show_default="RR")
+    ] = None,
     cohort: Annotated[int | None, typer.Option(help="Federated: clients a round (S).")] = None,
     local_steps: Annotated[int | None, typer.Option(help="Federated: local steps a client (K).")] = None,
     server_step: Annotated[
         float | None, typer.Option(help="Federated: amplification at an epoch's end.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Worker processes.  [default: the cores]")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/TASK-NUMBER]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Worker processes.", show_default="the cores")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder.", show_default="runs/TASK-NUMBER")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish the run in --out.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")

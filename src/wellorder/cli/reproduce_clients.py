@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,25 +12,26 @@ import typer
 from rich.table import Table
 
 from wellorder.cli.display import bar, console, refusing, shown
+from wellorder.report.table import as_text
 
-Out = Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/fig2 or runs/fig3]")]
+Out = Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/fig2 or runs/fig3")]
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="Folder of the data set's official files, or $WELLORDER_DATA.")
 ]
 Named = Annotated[
     str | None, typer.Option("--dataset", help="cifar10, cifar100, cinic10, mnist, fashion_mnist or digits.")
 ]
-Rounds = Annotated[int | None, typer.Option(help="Rounds to train.  [default: 20000; quick: 200]")]
-Seeds = Annotated[int | None, typer.Option(help="How many seeds.  [default: 5; quick: 2]")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train.", show_default="20000; quick: 200")]
+Seeds = Annotated[int | None, typer.Option(help="How many seeds.", show_default="5; quick: 2")]
 Policies = Annotated[
     list[str] | None, typer.Option("--policy", help="A policy, as name or label=Name(...); repeatable.")
 ]
 Tune = Annotated[bool, typer.Option("--tune", help="Search the step size in two stages on the first policy.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="The step size.  [default: the paper's]")]
-Clients = Annotated[int | None, typer.Option(help="Clients.  [default: 1000; quick: 50]")]
+Rate = Annotated[float | None, typer.Option("--lr", help="The step size.", show_default="the paper's")]
+Clients = Annotated[int | None, typer.Option(help="Clients.", show_default="1000; quick: 50")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Precision = Annotated[
-    str | None, typer.Option(help="float64, float32, tf32 or bf16.  [default: float32; on CUDA tf32]")
+    str | None, typer.Option(help="float64, float32, tf32 or bf16.", show_default="float32; on CUDA tf32")
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A small form for two CPU cores and two minutes.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Finish the run in the folder.")]
@@ -102,10 +102,10 @@ def _reproduce(name: str, changes: dict[str, Any], quick: bool, files: Files, as
                 done = fig2.run(config, found, files.out, resume=files.resume, progress=tell)
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
-    report = publish(done, name, found)
+        report = publish(done, name, found)
     ends = fig2.finals(done.table)
     if as_json:
-        typer.echo(json.dumps({"final": ends, "step_size": done.step_size, "report": str(report)}, indent=2))
+        typer.echo(as_text({"final": ends, "step_size": done.step_size, "report": str(report)}))
         return
     table = Table(
         "policy", "test accuracy", "training loss", title="Mean of the last 5 evaluations, over seeds"

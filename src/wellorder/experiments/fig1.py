@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 import wellorder as wo
+from wellorder import policies as every
 from wellorder.algorithm import Run
 from wellorder.experiments.pool import Job, work_off
 from wellorder.experiments.training import Settings
 from wellorder.federated import fedavg
-from wellorder.order import Policy
+from wellorder.order import Order, Policy
 from wellorder.problems import quadratics
 from wellorder.report.table import Metric, Table, curves, joined, policies_of, table_of
 
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 DISTANCE = Metric("distance", "‖x − x*‖")
 ORDER_ERROR = Metric("order_error", "order error φ̄")
 SETTINGS = ("SGD", "FL")
+NAMES = {
+    "Arbitrary": "AP", "RandomReshuffling": "RR", "ShuffleOnce": "SO", "IncrementalGradient": "IG",
+    "NicePermutation": "NP", "WithReplacement": "with replacement", "GraBProto": "GraB-proto",
+    "PairGraBProto": "PairGraB-proto",
+}  # fmt: skip
+"""The figure's names, where they are not the policies' own."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +71,19 @@ def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
         "FL": {"FL-RR": wo.RandomReshuffling(), "FL-OP": one, "FL-GraB": pair},
     }
     if config.every_policy:
-        found["SGD"] |= {
-            "IG": wo.IncrementalGradient(), "NP": wo.NicePermutation(), "FlipFlop": wo.FlipFlop(),
-            "with replacement": wo.WithReplacement(), "Greedy": wo.Greedy(),
-            "GraB-proto": wo.GraBProto(), "PairGraB-proto": wo.PairGraBProto(),
-        }  # fmt: skip
+        turned = wo.Arbitrary(partial(_turned, config.n))
+        for name in every.__all__:
+            found["SGD"][NAMES.get(name, name)] = turned if name == "Arbitrary" else getattr(every, name)()
         found["FL"] |= {
-            "FL-OP (IG)": wo.IncrementalGradient(), "FL-OP (NP)": wo.NicePermutation(),
+            "FL-AP": turned, "FL-OP (IG)": wo.IncrementalGradient(), "FL-OP (NP)": wo.NicePermutation(),
             "FL-GraB-proto": wo.PairGraBProto(),
         }  # fmt: skip
     return found
+
+
+def _turned(n: int, epoch: int) -> Order:
+    """An arbitrary order: 0, 1, 2 …, begun one unit later in every epoch."""
+    return np.roll(np.arange(n, dtype=np.int32), -epoch)
 
 
 def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from wellorder.experiments import fig2
@@ -11,7 +10,7 @@ from wellorder.federated.data import Dataset
 from wellorder.federated.partition import Partition
 from wellorder.report.page import Page, render
 from wellorder.report.pictures import costs, save_picture
-from wellorder.report.table import policies_of, write_text
+from wellorder.report.table import as_text, policies_of, write_text
 from wellorder.report.verdict import headline, verdicts
 
 
@@ -26,7 +25,7 @@ def publish(done: fig2.Done, name: str, dataset: Dataset) -> Path:
     who = Partition.load(path / "partition.npz")
     save_picture(fig2.plot_partition(who, dataset.train_labels, dataset.classes), path / "partition.png")
     final = {"final": fig2.finals(table), "step_size": done.step_size, "config": config.described()}
-    write_text(path / "summary.json", json.dumps(final, indent=2, ensure_ascii=False))
+    write_text(path / "summary.json", as_text(final))
     write_text(path / "report.html", render(_page(done, name, title)))
     return path / "report.html"
 
