@@ -36,16 +36,19 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             f"batch_size={loader.batch_size} with drop_last leaves nothing of {len(loader.dataset)} "
             "examples; use a smaller batch_size, or drop_last=False"
         )
-    _check_sampler(loader.sampler)
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ValueError(
+            f"loader={type(loader).__name__} has its own __iter__, which would not be called; change batches "
+            "in collate_fn, or in the training loop"
+        )
+    _check_sampler(loader.sampler, len(loader.dataset))
     return loader
 
 
-def _check_sampler(sampler: Any) -> None:
-    plain = isinstance(sampler, SequentialSampler) or (
-        type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
+def _check_sampler(sampler: Any, n: int) -> None:
+    plain = type(sampler) is SequentialSampler and len(sampler) == n
+    if type(sampler) is RandomSampler:
+        plain = not sampler.replacement and sampler.num_samples == len(sampler.data_source) == n
     if not plain:
         raise ValueError(
             f"loader.sampler={type(sampler).__name__} chooses the examples itself; use shuffle=True, "
