@@ -138,7 +138,9 @@ class OrderedLoader:
         self._resumed = False
         self._turn += 1
         turn = self._turn
-        self._generator.manual_seed(int(rng(self.seed, self.epoch, "workers").integers(2**62)))
+        given: Any = self._given.generator  # its seed counts; its state would not come back on resume
+        name = "workers" if given is None else f"workers.{given.initial_seed()}"
+        self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
         self._plan.batches = self._cut.batches(self.order, self.epoch, self._step)
         for examples, batch in self._inner:
             if turn != self._turn:
@@ -172,7 +174,12 @@ class OrderedLoader:
             self._pending += latest
         else:
             self._settle()
-        return {"loader": self._identity(), "step": self._step, **packed(self._journal)}
+        return {
+            "loader": self._identity(),
+            "step": self._step,
+            "seconds": self._seconds(),
+            **packed(self._journal),
+        }
 
     def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals."""
@@ -180,6 +187,7 @@ class OrderedLoader:
         self._close_source()
         like = getattr(self._source, "like", None)
         self._journal = unpacked(self.policy, mapping, like)
+        self._journal.seconds = float(mapping.get("seconds", 0.0)) - self._seconds()
         self._heard = self._journal.observed + self._journal.not_finite
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
         self._turn += 1
@@ -200,8 +208,7 @@ class OrderedLoader:
             observed=journal.observed,
             unobserved=journal.unobserved,
             not_finite=journal.not_finite,
-            seconds_per_step=(journal.seconds + getattr(getattr(source, "tape", None), "seconds", 0.0))
-            / steps,
+            seconds_per_step=self._seconds() / steps,
             memory=journal.memory(),
             order_error=tuple(journal.errors),
             coverage={} if source is None else source.coverage(),
@@ -265,6 +272,11 @@ class OrderedLoader:
                 self._source.close(record)
         self._pending = []
 
+    def _seconds(self) -> float:
+        """Processor time spent on signals and the policy so far."""
+        tape: Any = getattr(self._source, "tape", None)
+        return self._journal.seconds + (0.0 if tape is None else float(tape.seconds))
+
     def _identity(self) -> dict[str, Any]:
         return {
             "examples": self._cut.n,
@@ -290,7 +302,7 @@ class OrderedLoader:
                 timeout=loader.timeout,
                 worker_init_fn=loader.worker_init_fn,
                 multiprocessing_context=loader.multiprocessing_context,
-                generator=loader.generator if loader.generator is not None else self._generator,
+                generator=self._generator,
                 prefetch_factor=loader.prefetch_factor,
                 persistent_workers=loader.persistent_workers,
                 pin_memory_device=loader.pin_memory_device,
