@@ -92,10 +92,10 @@ class ExactSource:
         with torch.no_grad():
             for visit, gradient in visits:
                 for name, factor in factors(visit.layer.module, visit.given, gradient):
-                    uses[self._name(visit.layer, name)].append(factor)
+                    self._note(uses, visit.layer, name, factor)
             for layer, rows_of in whole:
                 for name, rows in rows_of.items():
-                    uses[self._name(layer, name)].append(rows)
+                    self._note(uses, layer, name, rows)
             activations = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
             merged = {name: merge(each) for name, each in uses.items()}
             scale = float(record.size) if self.spec.mean else 1.0
@@ -108,8 +108,11 @@ class ExactSource:
         """Record nothing inside."""
         return silenced(self.tape, self._glimpse, *([self._proof] if self._proof is not None else []))
 
-    def _name(self, layer: Layer, inner: str) -> str:
-        return self.names[id(layer.parameters[inner])]
+    def _note(self, uses: dict[str, list[Factor]], layer: Layer, inner: str, factor: Factor) -> None:
+        """Keep a factor under its parameter's name; what was frozen when the loader was made has none."""
+        name = self.names.get(id(layer.parameters[inner]))
+        if name is not None:
+            uses[name].append(factor)
 
     def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if not visit.layer.whole:
@@ -137,7 +140,7 @@ class ExactSource:
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""
         how = {id(p): self.tape.spoken(x, x.kind) for x in self.layers for p in x.parameters.values()}
-        return {name: how[key] for key, name in self.names.items()}
+        return {name: how.get(key, "frozen") for key, name in self.names.items()}
 
     def remove(self) -> None:
         """Take the hooks off the model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,27 +43,30 @@ class Layer:
         return "per-example torch.func" if self.whole else type(self.module).__name__
 
 
-def survey(model: nn.Module) -> list[Layer]:
-    """All layers with trainable parameters, from the outside in.
+def survey(model: nn.Module, *, inside: bool = False) -> list[Layer]:
+    """All layers with trainable parameters, from the outside in, each once.
+
+    ``inside`` goes on into modules that have parameters of their own too, and leaves those out.
 
     >>> [layer.kind for layer in survey(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.LSTM(3, 4)))]
     ['Linear', 'per-example torch.func']
     """
-    return list(_survey("", model))
+    return list(_survey("", model, set(), inside))
 
 
-def _survey(name: str, module: nn.Module) -> Iterator[Layer]:
-    if not any(p.requires_grad for p in module.parameters()):
+def _survey(name: str, module: nn.Module, seen: set[int], inside: bool) -> Iterator[Layer]:
+    if id(module) in seen or not any(p.requires_grad for p in module.parameters()):
         return
+    seen.add(id(module))
     if has_rule(module):
         yield Layer(name, module)
         return
-    own = any(p.requires_grad for p in module.parameters(recurse=False))
+    own = not inside and any(p.requires_grad for p in module.parameters(recurse=False))
     if own or hasattr(module, "parametrizations") or isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         yield Layer(name, module, whole=True)
         return
     for child, inner in module.named_children():
-        yield from _survey(f"{name}.{child}" if name else child, inner)
+        yield from _survey(f"{name}.{child}" if name else child, inner, seen, inside)
 
 
 def has_rule(module: nn.Module) -> bool:
@@ -77,12 +81,13 @@ def has_rule(module: nn.Module) -> bool:
 def factors(module: Any, given: Tensor, gradient: Tensor) -> Iterator[tuple[str, Factor]]:
     """One factor for each trainable parameter of a plain layer, from its input and its output's gradient."""
     p = next(module.parameters())
-    e = gradient.to(p.dtype)
+    kind = torch.promote_types(p.dtype, torch.float32)
+    e = gradient.to(kind)
     weight = module.weight is not None and module.weight.requires_grad
     if isinstance(module, nn.Embedding):
         yield "weight", _lookup(module, given, e)
         return
-    a = given.to(p.dtype)
+    a = given.to(kind)
     if weight:
         if isinstance(module, nn.Linear):
             yield "weight", Outer(_positions(e), _positions(a))
@@ -162,7 +167,11 @@ def replayed(
     """Per-example gradients of all a module's parameters, by running it again (`torch.func`)."""
     params = {name: p.detach() for name, p in layer.parameters.items()}
     wanted = tuple(g for g in gradients if g is not None)
-    axes = (tuple(_axis("", x) for x in args), {name: _axis(name, x) for name, x in kwargs.items()})
+    states = isinstance(layer.module, nn.RNNBase)
+    axes = (
+        tuple(_axis("hx" if states and place else "", x) for place, x in enumerate(args)),
+        {name: _axis(name, x) for name, x in kwargs.items()},
+    )
 
     def one(inside: tuple[Any, ...], named: dict[str, Any], outputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
         def run(p: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -176,29 +185,47 @@ def replayed(
         return gradient
 
     try:
-        with warnings.catch_warnings():  # vmap says where it falls back to a loop of its own
-            warnings.simplefilter("ignore", UserWarning)
+        with _plainly():
             rows = torch.vmap(one, in_dims=(axes[0], axes[1], 0))(args, kwargs, wanted)
     except (RuntimeError, NotImplementedError):  # a fused kernel that vmap does not know, such as an LSTM's
-        each = [
-            one(
-                tuple(x if axis is None else x[i] for x, axis in zip(args, axes[0], strict=True)),
-                {name: x if axes[1][name] is None else x[i] for name, x in kwargs.items()},
-                tuple(g[i] for g in wanted),
-            )
-            for i in range(len(wanted[0]))
-        ]
+        with _plainly():
+            each = [
+                one(
+                    tuple(_pick(x, axis, i) for x, axis in zip(args, axes[0], strict=True)),
+                    {name: _pick(x, axes[1][name], i) for name, x in kwargs.items()},
+                    tuple(g[i] for g in wanted),
+                )
+                for i in range(len(wanted[0]))
+            ]
         rows = {name: torch.stack([r[name] for r in each]) for name in params}
-    return {name: Rows(value.detach().flatten(1)) for name, value in rows.items()}
+    return {
+        name: Rows(value.detach().flatten(1).to(torch.promote_types(value.dtype, torch.float32)))
+        for name, value in rows.items()
+    }
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Without oneDNN, whose LSTM cannot be differentiated so, and without vmap's word on its own loops."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def _axis(name: str, x: Any) -> int | None:
-    """0 for what has one row per example; None for flags and for masks that the batch shares."""
-    return 0 if isinstance(x, Tensor) and name != "attn_mask" else None
+    """Where the examples are: first; second in a recurrent layer's state; None for flags and shared masks."""
+    if not isinstance(x, Tensor) or name == "attn_mask":
+        return None
+    return 1 if name == "hx" else 0
 
 
 def _one(x: Any, axis: int | None) -> Any:
-    return x if axis is None else x.unsqueeze(0)
+    return x if axis is None else x.unsqueeze(axis)
+
+
+def _pick(x: Any, axis: int | None, i: int) -> Any:
+    return x if axis is None else x.select(axis, i)
 
 
 def tensors_in(output: Any) -> list[Tensor]:

@@ -42,8 +42,10 @@ class Coordinates:
         self._handles: list[Any] = []
         self._shares: list[int] = []
         self._read: dict[int, Tensor] = {}
+        largest = max(named, key=lambda each: each[1].numel())[0]
         for name, p in named:
             share = p.numel() if total <= count else int(count * p.numel() / total)
+            share = max(share, 1) if name == largest else share
             if not share:
                 continue
             index = None

@@ -49,7 +49,7 @@ class SketchSource:
     def __init__(self, spec: Sketch, model: nn.Module, seed: int, scaler: Scaler | None = None) -> None:
         self.spec = spec
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-        self.layers = spread(sketchable(survey(model)), spec.layers)
+        self.layers = spread(sketchable(survey(model, inside=True)), spec.layers)
         if not self.layers:
             raise ValueError(
                 f"model={type(model).__name__} has no nn.Linear, nn.Conv or nn.Embedding to sketch; "
@@ -106,7 +106,8 @@ class SketchSource:
         how = {}
         for layer in self.layers:
             shape = self._maps[id(layer)]
-            for name, p in layer.parameters.items():
+            known = {name: p for name, p in layer.parameters.items() if id(p) in self._names}
+            for name, p in known.items():
                 numbers = f"{shape.height}×{shape.width} numbers" + " (with it)" * (name == "bias")
                 how[self._names[id(p)]] = self.tape.spoken(layer, numbers)
         return {name: how.get(name, "not sketched") for name in self._names.values()}

@@ -75,7 +75,7 @@ def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choic
         return Choice(
             MicroBatch(), "hooks inside a compiled model are not called; gradients of micro-batches are"
         )
-    if not sketchable(survey(model)):
+    if not sketchable(survey(model, inside=True)):
         if isinstance(policy, Herding):
             return Choice(MicroBatch(), "no layer can be sketched, and Herding keeps rows")
         return Choice(Exact(), "no layer can be sketched")
@@ -84,7 +84,8 @@ def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choic
         size //= 2
     if n * size * 4 > ROOM:
         return Choice(MicroBatch(), f"rows for {n} examples would take more than {ROOM >> 30} GiB")
-    return Choice(Sketch(size=size), f"{size} numbers an example, {n * size * 4 / 2**20:.0f} MiB of rows")
+    why = f"up to {size} numbers an example, {n * size * 4 / 2**20:.0f} MiB of rows"
+    return Choice(Sketch(size=size), why)
 
 
 def watch(spec: Spec, model: nn.Module, policy: Policy[Any], seed: int, scaler: Scaler | None) -> Source:

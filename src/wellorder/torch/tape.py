@@ -136,7 +136,7 @@ class Tape:
         start = time.thread_time()
         gradient = gradient.detach()
         first = visit.given
-        if len(gradient) != record.size or len(first) != record.size:
+        if not gradient.ndim or len(gradient) != record.size or len(first) != record.size:
             raise ValueError(_not_first(visit.layer, tuple(first.shape), tuple(gradient.shape), record.size))
         if self.scaler is not None:
             gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
