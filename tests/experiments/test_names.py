@@ -38,6 +38,9 @@ def test_names_short_names_and_parameters_make_the_policy(text, policy):
         ("(lambda: 1)()", "cannot be read"),
         ("GraB(rule=open('x'))", "unknown"),
         ("Arbitrary", "orders"),
+        ("AP", r"write its orders, one for each epoch, as AP\(\[\[0, 1, 2\]"),
+        ("Walk(c=1.0)", r"is a sign rule; write a policy that takes it, as GraB\(rule=Walk\(c=1.0\)\)"),
+        ("Deterministic", "is a sign rule"),
         ("", "cannot be read"),
     ],
 )
@@ -49,6 +52,7 @@ def test_anything_else_is_refused_by_name(text, message):
 def test_labels_tell_equal_policies_apart():
     found = named_policies(["one=PairGraB", "two=PairGraB", "GraB(reorders=2)"])
     assert list(found) == ["one", "two", "GraB(reorders=2)"]
+    assert list(named_policies(["a_b=RR", "FL/x=GraB(reorders=2)"])) == ["a_b", "FL/x"]
     with pytest.raises(ValueError, match="given twice"):
         named_policies(["RR", "RR"])
 

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from wellorder import Herding, RandomReshuffling  # noqa: E402
+from wellorder.experiments import Config, compare  # noqa: E402
 from wellorder.experiments.tasks import task_of  # noqa: E402
 from wellorder.experiments.tasks.pictures import NetworkTask, split_of  # noqa: E402
 from wellorder.experiments.training import Settings  # noqa: E402
@@ -43,14 +44,24 @@ def test_the_tasks_are_known_by_name_and_can_travel(name):
 
 
 def test_rounds_of_clients_are_refused():
-    with pytest.raises(ValueError, match=r"cohort=2.*leave both at 1"):
+    with pytest.raises(ValueError, match=r"cohort=2.*leave all at 1"):
         task_of("cifar10").check(Settings(0.1, 2, cohort=2))
+    with pytest.raises(ValueError, match=r"server_step=2.0: cifar10.*leave all at 1"):
+        task_of("cifar10").check(Settings(0.1, 2, server_step=2.0))
 
 
 def test_missing_files_are_named_with_the_cure(tmp_path, monkeypatch):
     monkeypatch.setenv("WELLORDER_DATA", str(tmp_path))
     with pytest.raises((ValueError, FileNotFoundError), match=r"cifar|CIFAR"):
         partial(split_of, "cifar10")()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_files_are_found_missing_before_anything_is_computed(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("WELLORDER_DATA", raising=False)
+    with pytest.raises(ValueError, match="set WELLORDER_DATA"):
+        compare(name, Config(policies=("RR",), epochs=1, seeds=(0,)), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_images_are_scaled_by_the_data_sets_own_mean(monkeypatch):

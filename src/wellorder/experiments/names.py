@@ -18,6 +18,7 @@ SHORT = {
     "NP": "NicePermutation",
     "AP": "Arbitrary",
 }
+AP = "AP([[0, 1, 2], [2, 1, 0]])"
 RULES = ("Deterministic", "Walk")
 
 
@@ -32,11 +33,18 @@ def policy_of(text: str) -> Policy[Any]:
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body
-        return _make(node)  # type: ignore[no-any-return]
+        made = _make(node)
     except SyntaxError:
         raise ValueError(f"policy {text!r} cannot be read; write a name, or Name(parameter=value)") from None
     except TypeError as error:
-        raise ValueError(f"policy {text!r}: {error}") from None
+        cure = f"; write its orders, one for each epoch, as {AP}" if "'orders'" in str(error) else ""
+        raise ValueError(f"policy {text!r}: {error}{cure}") from None
+    if type(made).__name__ in RULES:
+        raise ValueError(
+            f"policy {text!r} is a sign rule; write a policy that takes it, as GraB(rule={text})"
+        )
+    policy: Policy[Any] = made
+    return policy
 
 
 def named_policies(texts: Sequence[str]) -> dict[str, Policy[Any]]:
@@ -46,9 +54,11 @@ def named_policies(texts: Sequence[str]) -> dict[str, Policy[Any]]:
     ['RR', 'mine']
     """
     found: dict[str, Policy[Any]] = {}
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"policies={texts!r}: pass a list of names, such as ['RR', 'GraB']")
     for text in texts:
         label, equals, rule = text.partition("=")
-        if not equals or not label.strip().replace("-", "").replace(" ", "").isalnum():
+        if not equals or not label.strip() or "(" in label:
             label, rule = text, text
         if label.strip() in found:
             raise ValueError(f"policy {label.strip()!r} was given twice; label one of them, as other={rule}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from wellorder.policies import RandomReshuffling
 from wellorder.report.table import Metric
 
 DEFAULT = ("RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB")
+VERBS = ("needs", "init", "observe", "advance")
 TUNING = ("", "baseline", "each")
 
 
@@ -82,11 +83,18 @@ def resolve(task: Task | str, config: Config) -> Plan:
     """Check everything that can be checked before anything is computed."""
     chosen = task_of(task) if isinstance(task, str) else task
     named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
+    for label, policy in named.items():
+        if isinstance(policy, type) or not all(hasattr(policy, verb) for verb in VERBS):
+            raise ValueError(
+                f"policies: {label!r} is {policy!r}, not a policy; pass such as wellorder.GraB()"
+            )
     if not named:
         raise ValueError("policies=(): pass at least one policy")
-    seeds = tuple(config.seeds)
+    seeds = tuple(config.seeds) if isinstance(config.seeds, Iterable) else ()
     if not seeds or not all(_is_seed(seed) for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds={seeds}: pass one or more different whole numbers, 0 or above")
+        raise ValueError(
+            f"seeds={config.seeds!r}: pass a list of one or more different whole numbers, 0 or above"
+        )
     if config.tune not in TUNING:
         raise ValueError(f"tune={config.tune!r}: pass 'baseline' or 'each', or nothing")
     if config.tune and config.step_size is not None:

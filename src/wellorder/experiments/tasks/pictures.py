@@ -34,6 +34,8 @@ class NetworkTask:
     epochs: int = 10
     examples: int | None = None
     device: str = "cpu"
+    find: Callable[[], object] | None = None
+    """Called before anything is computed; a `ValueError` says which files are missing."""
     metrics: tuple[Metric, ...] = (LOSS, ORDER_ERROR, TEST_ACCURACY)
 
     @property
@@ -45,15 +47,20 @@ class NetworkTask:
         return (self.step_size / 10, self.step_size, self.step_size * 10)
 
     def check(self, settings: Settings) -> None:
-        if settings.cohort != 1 or settings.local_steps != 1:
+        self._check_settings(settings)
+        if self.find is not None:
+            self.find()
+
+    def _check_settings(self, settings: Settings) -> None:
+        if settings.cohort != 1 or settings.local_steps != 1 or settings.server_step != 1:
             raise ValueError(
-                f"cohort={settings.cohort}, local_steps={settings.local_steps}: {self.name} trains one "
-                "model; leave both at 1"
+                f"cohort={settings.cohort}, local_steps={settings.local_steps}, "
+                f"server_step={settings.server_step}: {self.name} trains one model; leave all at 1"
             )
         settings.check(2)
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
-        self.check(settings)
+        self._check_settings(settings)
         recipe = replace(self.recipe, step_size=settings.step_size)
         split = self.load().to(self.device, self.examples)
         yield from train(recipe, split, policy, seed=seed, epochs=settings.epochs)
@@ -72,7 +79,9 @@ def split_of(name: str) -> Split:
 
 
 def _task(name: str, title: str, data: str) -> NetworkTask:
-    return NetworkTask(name, title, RECIPES[name], partial(split_of, data))
+    return NetworkTask(
+        name, title, RECIPES[name], partial(split_of, data), find=partial(files.DATASETS[data], None)
+    )
 
 
 fashion_mnist = partial(_task, "fashion-mnist", "LeNet on Fashion-MNIST, batch 16", "fashion_mnist")
