@@ -163,3 +163,26 @@ def test_a_resumed_loader_keeps_its_cost_and_its_workers_seeds_though_a_generato
     other.load_state_dict(state)
     assert other.report().seconds_per_step == pytest.approx(state["seconds"] / 2)
     assert [x.tolist() for x in other] == [x.tolist() for x in loader]
+
+
+class Positions(nn.Module):
+    """Positions that the batch shares, as language models have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places, self.head = nn.Embedding(10, 8), nn.Embedding(5, 8), nn.Linear(8, 10)
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.tokens(ids) + self.places(torch.arange(ids.shape[1]))))
+
+
+def test_auto_leaves_out_a_layer_whose_input_the_batch_shares_and_says_so():
+    ids = torch.randint(0, 10, (16, 5), generator=torch.Generator().manual_seed(0))
+    model = Positions()
+    loader = ordered(DataLoader(TensorDataset(ids), 4), model)
+    for (x,) in loader:
+        functional.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+    report = loader.report()
+    assert report.observed == 16
+    assert "not the batch" in report.coverage["places.weight"]
+    assert "numbers" in report.coverage["tokens.weight"]

@@ -95,7 +95,9 @@ class OrderedLoader:
         self.spec, self._why = choose(signals, policy, model, n)
         self._cut = Cut(n, size, loader.drop_last, isinstance(self.spec, MicroBatch), seed)
         self._source: Source | None = (
-            None if self.spec is None else watch(self.spec, model, policy, seed, scaler)
+            None
+            if self.spec is None
+            else watch(self.spec, model, policy, seed, scaler, strict=signals != "auto")
         )
         self._journal = Journal(policy, policy.init(self._cut.units, seed=seed))
         self._given = loader

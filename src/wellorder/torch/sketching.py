@@ -46,7 +46,9 @@ class Sketch:
 class SketchSource:
     """Adds each layer's sketch to the batch's rows while backward runs; nothing waits for the device."""
 
-    def __init__(self, spec: Sketch, model: nn.Module, seed: int, scaler: Scaler | None = None) -> None:
+    def __init__(
+        self, spec: Sketch, model: nn.Module, seed: int, scaler: Scaler | None = None, *, strict: bool = True
+    ) -> None:
         self.spec = spec
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
         self.layers = spread(sketchable(survey(model, inside=True)), spec.layers)
@@ -63,7 +65,7 @@ class SketchSource:
             shape.start, start = start, start + shape.size
         self._anchor = next(p for p in model.parameters() if p.requires_grad)
         self._reached: Reached | None = Reached(model)
-        self.tape = Tape(self.layers, self._arrived, scaler, model)
+        self.tape = Tape(self.layers, self._arrived, scaler, model, strict=strict)
 
     def open(self, batch: int, given: Any = ()) -> Record:
         """Begin to record a batch of this many examples."""

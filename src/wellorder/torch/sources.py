@@ -88,8 +88,16 @@ def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choic
     return Choice(Sketch(size=size), why)
 
 
-def watch(spec: Spec, model: nn.Module, policy: Policy[Any], seed: int, scaler: Scaler | None) -> Source:
-    """Put the hooks on the model."""
+def watch(
+    spec: Spec,
+    model: nn.Module,
+    policy: Policy[Any],
+    seed: int,
+    scaler: Scaler | None,
+    *,
+    strict: bool = True,
+) -> Source:
+    """Put the hooks on the model; if not ``strict``, a sketch leaves out layers that it cannot attribute."""
     if not isinstance(spec, MicroBatch) and is_compiled(model):
         raise ValueError(
             f"signals={type(spec).__name__} needs hooks, which a compiled model does not call; "
@@ -101,6 +109,6 @@ def watch(spec: Spec, model: nn.Module, policy: Policy[Any], seed: int, scaler: 
                 'signals="exact" gives products, and Herding keeps rows; use signals="sketch", or PairGraB()'
             )
         return ExactSource(spec, model, seed, scaler)
-    kind: Any = SketchSource if isinstance(spec, Sketch) else MicroBatchSource
-    source: Source = kind(spec, model, seed, scaler)
-    return source
+    if isinstance(spec, Sketch):
+        return SketchSource(spec, model, seed, scaler, strict=strict)
+    return MicroBatchSource(spec, model, seed, scaler)

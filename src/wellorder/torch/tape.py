@@ -56,7 +56,7 @@ class Tape:
     A tensor hook on a layer's output sees the gradient before the layer's own backward, whatever is done
     to that output in place afterwards. A batch's record stays until its gradient came: the losses of several
     batches may be summed before one backward. Where batches are drawn ahead, the model's input tells which
-    one it works on.
+    one it works on. A layer whose first dimension is not the batch is refused, or left out if not ``strict``.
     """
 
     def __init__(
@@ -65,7 +65,12 @@ class Tape:
         arrived: Callable[[Visit, int, Tensor], None],
         scaler: Scaler | None,
         model: nn.Module,
+        *,
+        strict: bool = True,
     ) -> None:
+        layers = list(layers)
+        self.strict, self._count = strict, len(layers)
+        self.left_out: set[str] = set()
         self.record: Record | None = None
         self.records: list[Record] = []
         self.deaf, self.seconds, self.stale = 0, 0.0, 0
@@ -136,8 +141,15 @@ class Tape:
         start = time.thread_time()
         gradient = gradient.detach()
         first = visit.given
+        if visit.layer.name in self.left_out:
+            return
         if not gradient.ndim or len(gradient) != record.size or len(first) != record.size:
-            raise ValueError(_not_first(visit.layer, tuple(first.shape), tuple(gradient.shape), record.size))
+            self.left_out.add(visit.layer.name)
+            if self.strict or len(self.left_out) == self._count:
+                raise ValueError(
+                    _not_first(visit.layer, tuple(first.shape), tuple(gradient.shape), record.size)
+                )
+            return
         if self.scaler is not None:
             gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
         record.heard = True
@@ -147,7 +159,9 @@ class Tape:
         self.seconds += time.thread_time() - start
 
     def spoken(self, layer: Layer, how: str) -> str:
-        """How a layer's gradients are taken, unless none ever came."""
+        """How a layer's gradients are taken, unless none ever came, or none that belong to examples."""
+        if layer.name in self.left_out:
+            return "left out: its first dimension is not the batch"
         return "never heard" if self._settled and layer.name not in self.heard else how
 
     def _warn(self, words: str) -> None:
