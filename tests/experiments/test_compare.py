@@ -169,6 +169,7 @@ def test_tuning_each_policy_searches_for_all_and_tells_of_edges():
     assert set(done.searches) == {"RR", "PairGraB"}
     assert all(search.edge == "high" for search in done.searches.values())
     assert "at the grid's edge" in summary(done)["searches"]["RR"]
+    assert summary(done)["searches"]["RR"].endswith("try --lr 1e-05")
 
 
 def test_the_search_minimises_the_judged_metric(task):
@@ -270,6 +271,33 @@ def test_the_report_names_a_command_that_makes_the_same_plan():
     assert "--seed 1 --seed 4" in command
     assert "--cohort 3" in command
     assert "--baseline mine" in command
+
+
+def test_the_command_of_a_report_can_be_typed_or_is_none():
+    import shlex
+    from itertools import pairwise
+
+    from wellorder.experiments.names import named_policies
+
+    typed = {"FL/x": wo.RandomReshuffling(), "my_run": wo.GraB()}
+    words = shlex.split(command_of(resolve("quadratics", Config(policies=typed))))
+    texts = [text for option, text in pairwise(words) if option == "--policy"]
+    assert named_policies(texts) == typed
+    for untold in ({"OP (SO)": wo.ShuffleOnce()}, {"AP": wo.Arbitrary(lambda epoch: np.arange(1000))}):
+        assert command_of(resolve("quadratics", Config(policies=untold))).startswith("wellorder.experiments")
+
+
+def test_runs_that_start_at_once_get_a_folder_each(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from wellorder.experiments.folder import fresh_path
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: fresh_path(tmp_path / "runs", "digits"), range(24)))
+    assert sorted(path.name for path in found) == sorted(f"digits-{k}" for k in range(1, 25))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="choose a folder with --out"):
+        fresh_path(tmp_path / "file" / "runs", "digits")
 
 
 @pytest.mark.slow

@@ -82,9 +82,11 @@ def command(
         name = options.pop("task", "digits")
         config = Config(**options)
         plan = resolve(name, config)
+        processes = cores() if jobs is None else jobs
+        if processes < 1:
+            raise ValueError(f"--jobs {jobs}: pass 1 or more")
         where = out or fresh_path(Path("runs"), name)
         watch = LiveWatch(plan.metric, plan.settings.epochs)
-        processes = cores() if jobs is None else jobs
         with shown(watch, quiet=as_json):
             done = _run(
                 lambda: compare(plan.task, config, out=where, jobs=processes, resume=resume, watch=watch)

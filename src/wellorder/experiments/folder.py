@@ -22,9 +22,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +188,15 @@ def cores() -> int:
 
 
 def fresh_path(parent: Path, name: str) -> Path:
-    """The first of ``name-1``, ``name-2`` … that does not exist yet."""
-    number = 1
-    while (parent / f"{name}-{number}").exists():
-        number += 1
+    """Make the first of ``name-1``, ``name-2`` … that is not there; runs that start at once get one each."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            with suppress(FileExistsError):
+                (parent / f"{name}-{number}").mkdir()
+                break
+    except OSError as error:
+        raise ValueError(
+            f"{parent / name}: cannot be written ({error.strerror or error}); choose a folder with --out"
+        ) from None
     return parent / f"{name}-{number}"

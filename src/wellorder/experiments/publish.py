@@ -11,7 +11,7 @@ import numpy as np
 
 from wellorder.experiments.compare import Comparison
 from wellorder.experiments.folder import machine, versions
-from wellorder.experiments.names import policy_of
+from wellorder.experiments.names import named_policies, policy_of
 from wellorder.experiments.plan import Config, Plan, resolve
 from wellorder.experiments.tasks import TASKS
 from wellorder.order import describe
@@ -90,12 +90,12 @@ def _notes(done: Comparison) -> list[str]:
 
 def command_of(plan: Plan) -> str:
     """The command that runs the plan again, as far as there is one."""
-    if plan.task.name not in TASKS:
+    settings, named = plan.settings, plan.described()["policies"]
+    texts = [label if _names(label, rule) else f"{label}={rule}" for label, rule in named.items()]
+    if plan.task.name not in TASKS or not _make(texts, named):
         return "wellorder.experiments.compare(...) with the options of config.json"
-    settings, described = plan.settings, plan.described()
     words = ["wellorder", "compare", "--task", plan.task.name]
-    for label, rule in described["policies"].items():
-        words += ["--policy", label if _names(label, rule) else f"{label}={rule}"]
+    words += [word for text in texts for word in ("--policy", text)]
     words += ["--epochs", str(settings.epochs)]
     if plan.seeds == tuple(range(len(plan.seeds))):
         words += ["--seeds", str(len(plan.seeds))]
@@ -116,6 +116,14 @@ def _names(label: str, rule: str) -> bool:
     """Whether the label by itself makes the policy."""
     try:
         return describe(policy_of(label)) == rule
+    except ValueError:
+        return False
+
+
+def _make(texts: list[str], named: dict[str, str]) -> bool:
+    """Whether the texts, typed, make the described policies under their labels."""
+    try:
+        return {label: describe(policy) for label, policy in named_policies(texts).items()} == named
     except ValueError:
         return False
 

@@ -32,7 +32,9 @@ class Search:
         if not self.edge:
             return found
         other = "smaller" if self.edge == "low" else "larger"
-        return f"{found}: at the grid's edge, so a {other} one may be better still; widen the grid"
+        low, _, high = fine_grid(self.best)
+        beyond = low if self.edge == "low" else high
+        return f"{found}: at the grid's edge, so a {other} one may be better still; try --lr {beyond:.3g}"
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for JSON, where a diverged loss is null."""
