@@ -57,9 +57,9 @@ def command(
 
     Exit codes: 0 done, 1 a training run failed, 2 bad input, 130 interrupted (--resume finishes the rest).
     """
-    from wellorder.experiments.publish import publish, summary  # plotting libraries are slow to import
-
     with refusing():
+        from wellorder.experiments.publish import publish, summary  # plotting libraries are slow to import
+
         if resume and out is None:
             raise ValueError("--resume needs --out: the folder of the run to finish")
         if seeds is not None and (seed or seeds < 1):
