@@ -213,18 +213,25 @@ def _plainly() -> Iterator[None]:
             yield
 
 
-def _axis(name: str, x: Any) -> int | None:
+def _axis(name: str, x: Any) -> Any:
     """Where the examples are: first; second in a recurrent layer's state; None for flags and shared masks."""
+    if isinstance(x, tuple):
+        return tuple(_axis(name, part) for part in x)
     if not isinstance(x, Tensor) or name == "attn_mask":
         return None
     return 1 if name == "hx" else 0
 
 
-def _one(x: Any, axis: int | None) -> Any:
+def _one(x: Any, axis: Any) -> Any:
+    """Give an example its dimension back."""
+    if isinstance(axis, tuple):
+        return tuple(_one(part, where) for part, where in zip(x, axis, strict=True))
     return x if axis is None else x.unsqueeze(axis)
 
 
-def _pick(x: Any, axis: int | None, i: int) -> Any:
+def _pick(x: Any, axis: Any, i: int) -> Any:
+    if isinstance(axis, tuple):
+        return tuple(_pick(part, where, i) for part, where in zip(x, axis, strict=True))
     return x if axis is None else x.select(axis, i)
 
 

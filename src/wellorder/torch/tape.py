@@ -220,6 +220,8 @@ class Entrance:
 
 
 def _cut(x: Any) -> Any:
+    if type(x) is tuple:
+        return tuple(_cut(part) for part in x)
     return x.detach() if isinstance(x, Tensor) else x
 
 
