@@ -189,3 +189,23 @@ def test_auto_leaves_out_a_layer_whose_input_the_batch_shares_and_says_so():
     assert report.observed == 16
     assert "not the batch" in report.coverage["places.weight"]
     assert "numbers" in report.coverage["tokens.weight"]
+
+
+class Mixed(nn.Sequential):
+    """A last layer of another precision."""
+
+    def forward(self, x):
+        return self[2](self[1](self[0](x)).double())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_exact_signals_of_models_of_several_precisions_or_changed_ones(late):
+    model = mlp() if late else Mixed(*mlp())
+    if not late:
+        model[2].double()
+    loader = ordered(DataLoader(data(), 4), model, PairGraB(), signals="exact")
+    if late:
+        model.double()
+    for x, y in loader:
+        functional.cross_entropy(model(x.double() if late else x), y).backward()
+    assert loader.report().observed == 24

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wellorder.torch.compound import merge
-from wellorder.torch.factors import Factor
+from wellorder.torch.factors import Factor, Rows
 from wellorder.torch.ghost import Ghost
 from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
@@ -91,7 +91,7 @@ class ExactSource:
         uses: dict[str, list[Factor]] = defaultdict(list)
         with torch.no_grad():
             for visit, gradient in visits:
-                for name, factor in factors(visit.layer.module, visit.given, gradient):
+                for name, factor in factors(visit.layer.module, visit.given, gradient, self.like.dtype):
                     self._note(uses, visit.layer, name, factor)
             for layer, rows_of in whole:
                 for name, rows in rows_of.items():
@@ -112,7 +112,7 @@ class ExactSource:
         """Keep a factor under its parameter's name; what was frozen when the loader was made has none."""
         name = self.names.get(id(layer.parameters[inner]))
         if name is not None:
-            uses[name].append(factor)
+            uses[name].append(Rows(factor.values.to(self.like)) if isinstance(factor, Rows) else factor)
 
     def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if not visit.layer.whole:

@@ -78,10 +78,8 @@ def has_rule(module: nn.Module) -> bool:
     return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in PLAIN)
 
 
-def factors(module: Any, given: Tensor, gradient: Tensor) -> Iterator[tuple[str, Factor]]:
+def factors(module: Any, given: Tensor, gradient: Tensor, kind: torch.dtype) -> Iterator[tuple[str, Factor]]:
     """One factor for each trainable parameter of a plain layer, from its input and its output's gradient."""
-    p = next(module.parameters())
-    kind = torch.promote_types(p.dtype, torch.float32)
     e = gradient.to(kind)
     weight = module.weight is not None and module.weight.requires_grad
     if isinstance(module, nn.Embedding):
