@@ -7,6 +7,8 @@ def main() -> None:
     """Run the command line, or say what it needs."""
     try:
         from wellorder.cli import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wellorder"):
             raise
