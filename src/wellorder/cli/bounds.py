@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from wellorder.atomic import write_bytes
 from wellorder.theory import (
     METHODS,
     advise,
@@ -185,17 +185,9 @@ def _draw(
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write beside, then rename; what fails leaves nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        write_bytes(path, data)
     except OSError as reason:
         raise ValueError(
             f"plot={str(path)!r}: {reason.strerror or reason}; pass a file you may write"
         ) from reason
-    finally:
-        beside.unlink(missing_ok=True)

@@ -13,10 +13,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from wellorder.atomic import TEMPORARY, write_text
 from wellorder.cli.display import bar, console, refusing, shown
 from wellorder.cli.reproduce_clients import command_for
 from wellorder.experiments.folder import cores, machine, versions
-from wellorder.report.table import TEMPORARY, as_text, write_table, write_text
+from wellorder.report.table import as_text, write_table
 
 app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
 

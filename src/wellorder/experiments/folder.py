@@ -30,7 +30,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from wellorder.report.table import TEMPORARY, Table, joined, read_table, write_table, write_text
+from wellorder.atomic import TEMPORARY, write_text
+from wellorder.report.table import Table, joined, read_table, write_table
 
 PACKAGES = ("wellorder", "numpy", "numba", "scipy", "scikit-learn", "pyarrow", "torch")
 

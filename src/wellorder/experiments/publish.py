@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wellorder.atomic import write_text
 from wellorder.experiments.compare import Comparison
 from wellorder.experiments.folder import machine, versions
 from wellorder.experiments.names import named_policies, policy_of
@@ -17,7 +18,7 @@ from wellorder.experiments.tasks import TASKS
 from wellorder.order import describe
 from wellorder.report.page import Page, render
 from wellorder.report.pictures import costs, picture, save_picture
-from wellorder.report.table import curves, write_text
+from wellorder.report.table import curves
 from wellorder.report.verdict import final_values, headline
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wellorder.atomic import write_text
 from wellorder.experiments import fig2
 from wellorder.experiments.folder import machine, versions
 from wellorder.federated.data import Dataset
 from wellorder.federated.partition import Partition
 from wellorder.report.page import Page, render
 from wellorder.report.pictures import costs, save_picture
-from wellorder.report.table import as_text, policies_of, write_text
+from wellorder.report.table import as_text, policies_of
 from wellorder.report.verdict import headline, verdicts
 
 

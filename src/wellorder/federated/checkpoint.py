@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from wellorder.atomic import write_whole
+
 SEPARATOR = "/"
 
 
 def save(path: str | os.PathLike[str], tree: dict[str, Any]) -> None:
     """Write a tree of arrays, numbers and strings; the old file stays whole until the new one is."""
-    beside = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.part")
-    with beside.open("wb") as file:
-        np.savez(file, **_flat(tree, ""))
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+
+    def fill(beside: Path) -> None:
+        with beside.open("wb") as file:
+            np.savez(file, **_flat(tree, ""))
+
+    write_whole(path, fill)
 
 
 def load(path: str | os.PathLike[str], fingerprint: str) -> dict[str, Any] | None:

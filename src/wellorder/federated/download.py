@@ -10,6 +10,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from wellorder.atomic import write_bytes
+
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
@@ -69,7 +71,7 @@ def fetch(name: str, folder: str | os.PathLike[str]) -> None:
         raw = _get(url)
         if hashlib.sha256(raw).hexdigest() != official:
             raise ValueError(f"{url}: the download's checksum differs from the official one; try again")
-        _write(home / file, raw)
+        write_bytes(home / file, raw)
 
 
 def _get(url: str) -> bytes:
@@ -89,13 +91,4 @@ def _unpack(name: str, raw: bytes, home: Path) -> None:
         for member in archive:
             file = archive.extractfile(member) if Path(member.name).name in wanted else None
             if file is not None:
-                _write(home / Path(member.name).name, file.read())
-
-
-def _write(path: Path, raw: bytes) -> None:
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with beside.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+                write_bytes(home / Path(member.name).name, file.read())

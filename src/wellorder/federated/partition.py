@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.atomic import write_whole
 from wellorder.order import frozen, rng
 
 Ints = npt.NDArray[np.int64]
@@ -54,12 +55,12 @@ class Partition:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write both arrays as .npz; the file appears whole or not at all."""
-        beside = Path(path).with_name(f"{Path(path).name}.{os.getpid()}.part")
-        with beside.open("wb") as file:
-            np.savez_compressed(file, examples=self.examples, starts=self.starts)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+
+        def fill(beside: Path) -> None:
+            with beside.open("wb") as file:
+                np.savez_compressed(file, examples=self.examples, starts=self.starts)
+
+        write_whole(path, fill)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from wellorder.atomic import write_whole
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 TYPES = {
@@ -43,8 +44,8 @@ def write(path: Path, arrays: Arrays, facts: Mapping[str, Any]) -> None:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+
+    def fill(beside: Path) -> None:
         with beside.open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             for array in arrays.values():
@@ -53,16 +54,8 @@ def write(path: Path, arrays: Arrays, facts: Mapping[str, Any]) -> None:
                     if array.nbytes
                     else b""
                 )
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+
+    write_whole(path, fill)
 
 
 def read(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:

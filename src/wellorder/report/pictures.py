@@ -11,8 +11,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from wellorder.atomic import write_whole
 from wellorder.report.style import colours_of
-from wellorder.report.table import Metric, Table, curves, policies_of, write_whole
+from wellorder.report.table import Metric, Table, curves, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

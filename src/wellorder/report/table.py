@@ -1,4 +1,4 @@
-"""One flat table of a run, and files that are never half-written.
+"""One flat table of a run.
 
 Every run, whatever trained it, is one flat table: a row for each ``policy``, ``seed`` and ``epoch``, with
 the cumulative number of ``gradients``, the cumulative training ``seconds``, and any further float columns
@@ -9,9 +9,7 @@ Verdicts, plots and reports read nothing else.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+
+from wellorder.atomic import write_whole
 
 KEYS = ("policy", "seed", "epoch")
 TEXT = ("setting", "policy")
@@ -134,38 +134,6 @@ def _plain(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
     return None if isinstance(data, float) and not np.isfinite(data) else data
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file; whole or not at all."""
-    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside, flush to disk, rename: a crash at any moment leaves the old file or the new one."""
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    beside = Path(name)
-    try:
-        write(beside)
-        beside.chmod(0o644)
-        _flush(beside)
-        beside.replace(path)
-        _flush(path.parent)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-
-
-TEMPORARY = ".unfinished-"
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _type(name: str) -> Any:
