@@ -1,4 +1,4 @@
-"""The models that the torch benchmarks train: LeNet, the FedDyn CNN, ResNets, a transformer LM, an MLP."""
+"""Larger models for the torch benchmarks: ResNets, a transformer LM, an MLP."""
 
 from __future__ import annotations
 
@@ -7,37 +7,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-
-class LeNet(nn.Module):
-    """Two convolutions and three linear layers, 62,006 parameters on CIFAR images."""
-
-    def __init__(self, channels: int = 3, side: int = 32, classes: int = 10) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
-        flat = 16 * (((side - 4) // 2 - 4) // 2) ** 2
-        self.fc1, self.fc2, self.fc3 = nn.Linear(flat, 120), nn.Linear(120, 84), nn.Linear(84, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
-        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
-        x = functional.relu(self.fc1(x.flatten(1)))
-        return self.fc3(functional.relu(self.fc2(x)))
-
-
-class CNN(nn.Module):
-    """Two 5×5 convolutions of 64 filters, then 1600-384-192-10, without normalisation."""
-
-    def __init__(self, classes: int = 10) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 64, 5), nn.Conv2d(64, 64, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(1600, 384), nn.Linear(384, 192), nn.Linear(192, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
-        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
-        x = functional.relu(self.fc1(x.flatten(1)))
-        return self.fc3(functional.relu(self.fc2(x)))
 
 
 class Block(nn.Module):

@@ -24,10 +24,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_models import CNN, LM, LeNet, ResNet, mlp
+from torch_models import LM, ResNet, mlp
 
 from wellorder import Herding, PairGraB
 from wellorder.torch import ordered
+from wellorder.torch.networks import CNN, LeNet
 
 KEEP = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
