@@ -24,7 +24,7 @@ from wellorder.kernels.signals import (
     other_dimension,
     to_numpy,
 )
-from wellorder.order import Rows, Signals, Signs, Vector
+from wellorder.order import Order, Rows, Signals, Signs, Vector
 
 Thresholds = npt.NDArray[np.float64]
 NO_VECTOR: npt.NDArray[np.float64] = np.empty(0)
@@ -84,6 +84,15 @@ def balance_centred(
         return _balance_products(block, [], mixing, total, thresholds, limit)
     mixing = np.hstack([np.full((len(block), 1), -1.0), mixing])
     return _balance_products(block, [center], mixing, total, thresholds, limit)
+
+
+def balance_stored(
+    rows: Rows, which: Order, center: Vector, thresholds: Thresholds, limit: float
+) -> tuple[Signs, int]:
+    """Signs of ``rows[which]`` minus ``center``, from a sum of zero, and the clips; no row is copied."""
+    signs = np.empty(len(which), np.int8)
+    balanced = _balance_stored(rows, which, center, np.zeros(rows.shape[1]), thresholds, limit, signs)
+    return signs, int(_checked(signs, NO_VECTOR, *balanced).clipped)
 
 
 def balance_pairs(
@@ -218,6 +227,27 @@ def _balance_rows(rows, center, s, thresholds, limit, signs):  # type: ignore[no
         weight, last = np.float64(signs[t]), row
     for k in range(dim):
         s[k] += weight * (np.float64(last[k]) - (center[k] if len(center) else 0.0))
+    return -1, clipped
+
+
+@fast
+def _balance_stored(rows, which, center, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
+    """`_balance_rows` of ``rows[which]``, where they lie."""
+    clipped, weight, dim = 0, 0.0, len(s)
+    if not len(which):
+        return -1, 0
+    last = rows[which[0]]
+    for t in range(len(which)):
+        row, v = rows[which[t]], 0.0
+        for k in range(dim):
+            x = s[k] + weight * (np.float64(last[k]) - center[k])
+            s[k] = x
+            v += x * (np.float64(row[k]) - center[k])
+        if not np.isfinite(v):
+            return t, clipped
+        signs[t], clip = _decide(v, thresholds[t], limit)
+        clipped += clip
+        weight, last = np.float64(signs[t]), row
     return -1, clipped
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import jit
 from wellorder.order import Rows, Signals, Vector
 
 
@@ -89,8 +90,18 @@ def dense(signals: Any, count: int, name: str = "signals") -> Rows:
 def usable(rows: Rows) -> npt.NDArray[np.bool_]:
     """Which rows can be balanced: finite, and small enough for their squares to be."""
     most = rows.dtype.type(min(1e150, float(np.finfo(rows.dtype).max)))
-    good: npt.NDArray[np.bool_] = np.all(np.abs(rows) <= most, axis=1)  # False for NaN
+    good = np.empty(len(rows), np.bool_)
+    _mark_usable(rows, most, good)
     return good
+
+
+@jit
+def _mark_usable(rows, most, good):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        bad = 0
+        for x in rows[i]:
+            bad += not abs(x) <= most  # NaN too
+        good[i] = bad == 0
 
 
 def wide(tensor: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.kernels.balance import NO_VECTOR, balance_centred
-from wellorder.kernels.reorder import BLOCK, place
+from wellorder.compiled import jit
+from wellorder.kernels.balance import balance_stored
+from wellorder.kernels.reorder import place
 from wellorder.kernels.rules import Deterministic, SignRule, checked_rule
 from wellorder.kernels.signals import dense, not_finite, other_dimension
 from wellorder.order import Needs, Order, Signs, frozen, seed_of, shuffled, visit, whole
@@ -74,17 +75,16 @@ class Herding:
     def observe(self, state: HerdingState, units: npt.ArrayLike, signals: Any) -> HerdingState:
         steps = visit(state.order, state.seen, units)
         block = dense(signals, len(steps))
-        good = np.abs(block).max(axis=1, initial=0.0) <= LARGEST
-        if not good.all():
-            raise ValueError(not_finite(int(np.argmin(good))))
+        if block.dtype != np.float32:
+            good = np.abs(block).max(axis=1, initial=0.0) <= LARGEST
+            if not good.all():
+                raise ValueError(not_finite(int(np.argmin(good))))
         if not len(steps):
             return state
         rows = state.rows if state.rows.size else np.zeros((len(state.order), block.shape[1]), np.float32)
         if rows.shape[1] != block.shape[1]:
             raise ValueError(other_dimension(block.shape[1], rows.shape[1]))
-        which = state.order[steps]
-        rows[which] = block
-        state.marks[which] = 1
+        _keep(rows, state.marks, state.order, steps, block)
         return replace(state, seen=int(steps[-1]) + 1, rows=rows)
 
     def advance(self, state: HerdingState) -> HerdingState:
@@ -98,18 +98,21 @@ class Herding:
         return HerdingState(state.seed, state.epoch + 1, frozen(order), state.marks, clipped=clipped)
 
 
+@jit
+def _keep(rows, marks, order, steps, block):  # type: ignore[no-untyped-def]
+    for i in range(len(steps)):
+        unit = order[steps[i]]
+        marks[unit] = 1
+        for k in range(block.shape[1]):
+            rows[unit, k] = block[i, k]
+
+
 def _signs(
     rule: SignRule, state: HerdingState, order: Order, mean: npt.NDArray[np.float64], start: int
 ) -> tuple[Signs, int]:
     """Signs by step of one pass along ``order``: those of the observed, 0 for the others; and the clips."""
     steps = np.flatnonzero(state.marks[order])
     signs = np.zeros(len(order), np.int8)
-    total, clipped = NO_VECTOR, 0
-    for at in range(0, len(steps), BLOCK):
-        part = steps[at : at + BLOCK]
-        thresholds = rule.thresholds(state.seed, state.epoch, start + at, len(part))
-        signs[part], total, more = balance_centred(
-            state.rows[order[part]], mean, total, thresholds, rule.limit
-        )
-        clipped += more
+    thresholds = rule.thresholds(state.seed, state.epoch, start, len(steps))
+    signs[steps], clipped = balance_stored(state.rows, order[steps], mean, thresholds, rule.limit)
     return signs, clipped

@@ -10,51 +10,33 @@ from torch import Tensor
 
 from wellorder.order import Order, Policy
 from wellorder.torch.gauge import Gauge
-
-FLUSH = 4096
-"""Rows brought from an accelerator to the host at a time, at the epoch's end."""
+from wellorder.torch.waiting import Waiting
 
 
 class Journal:
-    """Shows signals to a policy: at once if they are at hand, at the epoch's end if they lie on a device."""
+    """Shows signals to a policy: products at once, rows many at a time."""
 
     def __init__(self, policy: Policy[Any], state: Any) -> None:
         self.policy, self.state = policy, state
         self.gauge, self.errors = Gauge(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
-        self._waiting: list[tuple[Order, Tensor]] = []
+        self._waiting = Waiting()
 
     def take(self, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
         """Take in a batch's signals; None leaves its units unobserved."""
         self.steps += 1
         if signals is None:
             self.unobserved += len(units)
-        elif isinstance(signals, Tensor) and signals.device.type != "cpu":
-            self._waiting.append((units, signals))
-        elif isinstance(signals, Tensor):
-            self._show_rows(units, signals.numpy())
-        else:
+        elif not isinstance(signals, Tensor):
             self._show_products(units, signals, glimpsed)
+        elif self._waiting.add(units, signals):
+            self.flush()
 
     def flush(self) -> None:
-        """Bring waiting rows to the host, in few large copies, and show them in the order of their visits."""
-        waiting, self._waiting = self._waiting, []
-        while waiting:
-            count, rows = 0, 0
-            while count < len(waiting) and rows < FLUSH:
-                rows += len(waiting[count][1])
-                count += 1
-            part, waiting = waiting[:count], waiting[count:]
-            joined = part[0][1].new_empty((rows, part[0][1].shape[1]))
-            at = 0
-            for _, block in part:
-                joined[at : at + len(block)] = block
-                at += len(block)
-            host, at = joined.cpu().numpy(), 0
-            for units, block in part:
-                self._show_rows(units, host[at : at + len(block)])
-                at += len(block)
+        """Show the rows that wait, in the order of their visits."""
+        for batches, rows in self._waiting.drain():
+            self._show_rows(batches, rows)
 
     def advance(self) -> None:
         """Close the epoch and open the next."""
@@ -68,19 +50,20 @@ class Journal:
         """Bytes that stay between steps."""
         held = [getattr(self.state, name) for name in self.state.__dataclass_fields__]
         arrays = sum(int(v.nbytes) for v in held if hasattr(v, "nbytes"))
-        return (
-            arrays
-            + sum(block.nbytes for _, block in self._waiting)
-            + sum(row.nbytes for row in self.gauge.sums)
-        )
+        return arrays + self._waiting.nbytes + sum(row.nbytes for row in self.gauge.sums)
 
-    def _show_rows(self, units: Order, rows: npt.NDArray[np.float32]) -> None:
-        total = rows.sum(axis=0)
-        self.gauge.add(total, len(rows))
-        if not np.isfinite(total).all():
-            finite = np.isfinite(rows).all(axis=1)
-            self.not_finite += int((~finite).sum())
-            units, rows = units[finite], rows[finite]
+    def _show_rows(self, batches: list[Order], rows: npt.NDArray[np.float32]) -> None:
+        at, finite = 0, True
+        for units in batches:
+            total = rows[at : at + len(units)].sum(axis=0)
+            self.gauge.add(total, len(units))
+            finite = finite and bool(np.isfinite(total).all())
+            at += len(units)
+        units = np.concatenate(batches)
+        if not finite:
+            good = np.isfinite(rows).all(axis=1)
+            self.not_finite += int((~good).sum())
+            units, rows = units[good], rows[good]
         self.observed += len(rows)
         if len(rows) and self.policy.needs.at_visits():
             self.state = self.policy.observe(self.state, units, rows)

@@ -198,6 +198,7 @@ class OrderedLoader:
     def report(self) -> Report:
         """What is collected and why, what it costs, what was observed, and the order error so far."""
         journal, source = self._journal, self._source
+        journal.flush()
         steps = max(journal.steps, 1)
         return Report(
             signals="none" if self.spec is None else describe(self.spec),

@@ -18,7 +18,7 @@ class Record:
     def __init__(self, size: int, given: Any = (), *, alone: bool = True) -> None:
         self.size, self.alone = size, alone
         self.used = self.heard = self.closed = False
-        self.rows: Tensor | None = None
+        self.parts: list[Any] = []
         self.visits: list[Any] = []
         self.whole: list[Any] = []
         self._given = [weakref.ref(t) for t in tensors_in(given)]

@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -33,21 +34,40 @@ class Scaler(Protocol):
 
 
 class Visit:
-    """One use of a layer for a batch: its inputs, and its outputs' gradients as far as they came."""
+    """One use of a layer for a batch: what is kept of it, and its outputs' gradients as far as they came.
 
-    __slots__ = ("__weakref__", "args", "gradients", "kwargs", "layer", "record")
+    Kept is ``brief``, made of the (first) input, or the inputs themselves. ``length`` is the first input's.
+    """
+
+    __slots__ = ("__weakref__", "args", "brief", "gradients", "kwargs", "layer", "length", "record")
 
     def __init__(
-        self, record: Record, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+        self,
+        record: Record,
+        layer: Layer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        count: int,
+        brief: Any = None,
     ) -> None:
-        self.record, self.layer, self.args, self.kwargs = record, layer, args, kwargs
+        self.record, self.layer, self.brief = record, layer, brief
+        first = first_of(args, kwargs)
+        self.length = len(first) if first.ndim else 0
+        if brief is None:
+            args, kwargs = tuple(_cut(x) for x in args), {k: _cut(x) for k, x in kwargs.items()}
+        self.args, self.kwargs = (args, kwargs) if brief is None else ((), {})
         self.gradients: list[Tensor | None] = [None] * count
 
     @property
     def given(self) -> Tensor:
         """The layer's (first) input."""
-        given: Tensor = self.args[0] if self.args else next(iter(self.kwargs.values()))
-        return given
+        return first_of(self.args, self.kwargs)
+
+
+def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A call's first argument."""
+    first: Tensor = args[0] if args else next(iter(kwargs.values()))
+    return first
 
 
 class Tape:
@@ -57,6 +77,7 @@ class Tape:
     to that output in place afterwards. A batch's record stays until its gradient came: the losses of several
     batches may be summed before one backward. Where batches are drawn ahead, the model's input tells which
     one it works on. A layer whose first dimension is not the batch is refused, or left out if not ``strict``.
+    With ``brief``, a layer's input is not kept until its gradient comes, but only what is made of it.
     """
 
     def __init__(
@@ -67,8 +88,10 @@ class Tape:
         model: nn.Module,
         *,
         strict: bool = True,
+        brief: Callable[[Layer, Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         layers = list(layers)
+        self._brief = brief
         self.strict, self._count = strict, len(layers)
         self.left_out: set[str] = set()
         self.record: Record | None = None
@@ -121,41 +144,42 @@ class Tape:
         record = self._now
         if self.deaf or record is None or not torch.is_grad_enabled():
             return
-        outputs = tensors_in(output)
-        visit = Visit(
-            record, layer, tuple(_cut(x) for x in args), {k: _cut(x) for k, x in kwargs.items()}, len(outputs)
-        )
+        start = time.thread_time()
+        outputs, brief = tensors_in(output), None
+        if self._brief is not None:
+            if layer.name in self.left_out or not outputs[0].requires_grad:
+                return
+            with torch.no_grad():
+                brief = self._brief(layer, first_of(args, kwargs), outputs[0])
+        visit = Visit(record, layer, args, kwargs, len(outputs), brief)
         record.visited(visit)
         for place, out in enumerate(outputs):
             if out.requires_grad:
-                out.register_hook(lambda e, place=place: self._backward(visit, place, e))
+                out.register_hook(partial(self._backward, visit, place))
+        self.seconds += time.thread_time() - start
 
     def _backward(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if self.deaf:
             return
-        record = visit.record
+        start = time.thread_time()
+        record, name = visit.record, visit.layer.name
         if record.closed:
             self.stale += 1
             self._warn(_TOO_LATE)
             return
-        start = time.thread_time()
-        gradient = gradient.detach()
-        first = visit.given
-        if visit.layer.name in self.left_out:
+        if name in self.left_out:
             return
-        if not gradient.ndim or len(gradient) != record.size or len(first) != record.size:
-            self.left_out.add(visit.layer.name)
+        if not gradient.ndim or len(gradient) != record.size or visit.length != record.size:
+            self.left_out.add(name)
             if self.strict or len(self.left_out) == self._count:
-                raise ValueError(
-                    _not_first(visit.layer, tuple(first.shape), tuple(gradient.shape), record.size)
-                )
+                raise ValueError(_not_first(visit, tuple(gradient.shape)))
             return
-        if self.scaler is not None:
-            gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
         record.heard = True
-        self.heard.add(visit.layer.name)
+        self.heard.add(name)
         with torch.no_grad():
-            self._arrived(visit, place, gradient)
+            if self.scaler is not None:
+                gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
+            self._arrived(visit, place, gradient.detach())
         self.seconds += time.thread_time() - start
 
     def spoken(self, layer: Layer, how: str) -> str:
@@ -237,10 +261,10 @@ def silenced(*listeners: Any) -> Iterator[None]:
             listener.deaf -= 1
 
 
-def _not_first(layer: Layer, given: tuple[int, ...], back: tuple[int, ...], batch: int) -> str:
+def _not_first(visit: Visit, back: tuple[int, ...]) -> str:
     return (
-        f"model.{layer.name} ({layer.kind}) was given {given} and got a gradient of {back}, but the batch "
-        f"has {batch} examples: the batch must be the first dimension of every layer. Use batch_first=True; "
-        "expand inputs that are shared by the batch, such as positions, to one row per example; and put "
-        "passes over other data into `with loader.ignore():`"
+        f"model.{visit.layer.name} ({visit.layer.kind}) was given {visit.length} rows and got a gradient of "
+        f"shape {back}, but the batch has {visit.record.size} examples: the batch must be the first "
+        "dimension of every layer. Use batch_first=True; expand inputs that are shared by the batch, such as "
+        "positions, to one row per example; and put passes over other data into `with loader.ignore():`"
     )

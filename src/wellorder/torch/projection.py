@@ -1,0 +1,155 @@
+"""One layer's random projections: of what goes in, of the gradient that comes back, and their products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
+
+from wellorder.order import rng
+from wellorder.torch.layers import Layer
+
+
+class Place(NamedTuple):
+    """Where a layer's sketch lies in the rows: ``height`` times ``width`` numbers from ``start`` on."""
+
+    start: int
+    height: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return self.height * self.width
+
+
+class Part(NamedTuple):
+    """One use of a layer in a batch: P e, (b, T, height), and Q a, (b, T, width)."""
+
+    place: Place
+    left: Tensor
+    right: Tensor
+
+
+class Projection:
+    """One layer's P and Q. ``size``, ``height``, ``filters`` and ``side`` as in `Sketch`."""
+
+    def __init__(self, layer: Layer, seed: int, size: int, height: int, filters: int, side: int) -> None:
+        module: Any = layer.module
+        self.module, self.side = module, side
+        weight, bias = module.weight, getattr(module, "bias", None)
+        self._conv = isinstance(module, _ConvNd)
+        self._lookup = isinstance(module, nn.Embedding)
+        groups = module.groups if self._conv else 1
+        if self._lookup:
+            outputs, inputs = weight.shape[1], weight.shape[0]
+        else:
+            outputs, inputs = weight.shape[0] // groups, weight[0].numel()
+        tall = min(outputs, best_height(size, height, 1 if self._lookup else inputs, outputs))
+        wide = min(inputs + (bias is not None), max(1, size // tall))
+        self.place = Place(0, tall, min(wide, filters) if self._conv else wide)
+        draw = rng(seed, 0, f"sketch.{layer.name}")
+
+        def signs(*shape: int) -> Tensor:
+            drawn = draw.integers(0, 2, shape) * 2.0 - 1.0
+            return torch.as_tensor(drawn, dtype=torch.float32, device=weight.device)
+
+        width = self.place.width
+        self._left = None if outputs == tall else signs(groups, tall, outputs) / math.sqrt(tall)
+        right = signs(groups, width, inputs) / math.sqrt(width)
+        self._constant = signs(groups * width) / math.sqrt(width) if bias is not None else None
+        if self._conv:
+            self._right = right.view(-1, *weight.shape[1:])
+        elif self._lookup:
+            self._right = right[0].T.contiguous()
+            if module.padding_idx is not None:
+                self._right[module.padding_idx] = 0
+        else:
+            self._right = right[0]
+        self._cast: dict[Any, Any] = {}
+
+    def of_input(self, given: Tensor, output: Tensor) -> Tensor:
+        """Q a, in the precision that the layer works in; for a convolution at some of the positions."""
+        if not self._conv:
+            right, constant = self._inward(output, 1)
+            if self._lookup:
+                return functional.embedding(given, right)
+            return functional.linear(given, right, constant)
+        m, padding, thin = self.module, self.module.padding, self._thin(output)
+        right, constant = self._inward(output, math.prod(thin))
+        if isinstance(padding, str) or m.padding_mode != "zeros":
+            mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
+            given, padding = functional.pad(given, m._reversed_padding_repeated_twice, mode=mode), 0
+        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(thin) - 1]
+        stride = tuple(s * t for s, t in zip(m.stride, thin, strict=True))
+        return conv(given, right, constant, stride, padding, m.dilation, m.groups)
+
+    def part(self, inward: Tensor, gradient: Tensor) -> Part:
+        """Q a, and P e beside it."""
+        left = self._outward(gradient)
+        b, (_, height, width) = len(gradient), self.place
+        if not self._conv:
+            e = gradient if left is None else torch.matmul(gradient, left[0].T)
+            return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width))
+        thin, groups = self._thin(gradient), self.module.groups
+        q = inward.reshape(b, groups, width, -1)
+        if max(thin) > 1:
+            gradient = gradient[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
+        e = gradient.reshape(b, groups, -1, q.shape[3])
+        e = e if left is None else torch.matmul(left if groups > 1 else left[0], e)
+        e, q = (x[:, 0] if groups == 1 else x.transpose(1, 2).flatten(2) for x in (e, q))
+        return Part(self.place, e.mT, q.mT)
+
+    def _thin(self, output: Tensor) -> tuple[int, ...]:
+        """Every so-manyth position is looked at, along each dimension."""
+        return tuple(-(-length // self.side) for length in output.shape[2:])
+
+    def _inward(self, like: Tensor, scale: int) -> tuple[Tensor, Tensor | None]:
+        key = ("Q", like.dtype, like.device, scale)
+        if key not in self._cast:
+            constant = None if self._constant is None else (self._constant * scale).to(like)
+            self._cast[key] = (self._right * scale).to(like), constant
+        cast: tuple[Tensor, Tensor | None] = self._cast[key]
+        return cast
+
+    def _outward(self, like: Tensor) -> Tensor | None:
+        key = ("P", like.dtype, like.device)
+        if key not in self._cast:
+            self._cast[key] = None if self._left is None else self._left.to(like)
+        cast: Tensor | None = self._cast[key]
+        return cast
+
+
+def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
+    """Rows of P, a power of two from half of ``height`` to twice it, that make P e and Q a cheapest.
+
+    >>> best_height(512, 16, 784, 1024), best_height(512, 16, 128, 50000), best_height(512, 16, 4096, 128)
+    (16, 8, 32)
+    """
+    ideal = round(math.log2(math.sqrt(size * inputs / outputs)))
+    return int(min(max(2**ideal, height // 2), 2 * height))
+
+
+def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
+    """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions."""
+    alike: dict[Place, list[Part]] = {}
+    for part in parts:
+        alike.setdefault(part.place, []).append(part)
+    b = len(parts[0].left)
+    whole = len(alike) == 1 and parts[0].place.size == size
+    rows = parts[0].left.new_empty((b, 0) if whole else (b, size), dtype=torch.float32).zero_()
+    for place, group in alike.items():
+        left, right = (
+            (torch.cat(x, 1) if len(x) > 1 else x[0]).float()
+            for x in ([part.left for part in group], [part.right for part in group])
+        )
+        product = left.mT * right if left.shape[1] == 1 else torch.bmm(left.mT, right)
+        if whole:
+            return product.view(b, size).mul_(scale)
+        rows[:, place.start : place.start + place.size].add_(product.flatten(1), alpha=scale)
+    return rows

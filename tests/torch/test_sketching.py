@@ -1,0 +1,89 @@
+"""Sketches: what they keep, and what they do not hold on to."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from wellorder.torch import Sketch
+from wellorder.torch.sketching import SketchSource
+
+
+def rows_of(model, run, x):
+    """The sketch of one pass."""
+    source = SketchSource(Sketch(), model, 0)
+    source.open(len(x))
+    run(x).pow(2).mean().backward()
+    rows = source.close()
+    source.remove()
+    return rows
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 40), nn.Linear(40, 3))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_changes_nothing(net, reentrant):
+    x = torch.randn(6, 3, 8, 8, requires_grad=True)
+    head, tail = net[:4], net[4:]
+    plain = rows_of(net, net, x)
+    kept = rows_of(net, lambda a: tail(checkpoint(head, a, use_reentrant=reentrant)), x)
+    torch.testing.assert_close(kept, plain)
+
+
+def test_inputs_are_not_held_for_the_gradient(net):
+    """Inside a checkpoint nobody else holds a layer's input either."""
+    seen = []
+    watched = net[3].register_forward_pre_hook(lambda _, args: seen.append(weakref.ref(args[0])))
+    source = SketchSource(Sketch(), net, 0)
+    source.open(4)
+    out = checkpoint(net, torch.randn(4, 3, 8, 8), use_reentrant=False)
+    watched.remove()
+    gc.collect()
+    assert seen[0]() is None
+    out.sum().backward()
+    assert source.close().shape == (4, 512)
+
+
+def test_two_backward_passes_through_one_graph_add_up(net):
+    x = torch.randn(5, 3, 8, 8)
+    once = rows_of(net, net, x)
+    source = SketchSource(Sketch(), net, 0)
+    source.open(5)
+    loss = net(x).pow(2).mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(source.close(), 2 * once)
+
+
+def test_bfloat16_autocast_is_a_rounding(net):
+    x = torch.randn(5, 3, 8, 8)
+    exact = rows_of(net, net, x)
+
+    def low(a):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return net(a)
+
+    assert float((rows_of(net, low, x).float() - exact).norm()) < 0.05 * float(exact.norm())
+
+
+def test_rows_are_the_projected_gradients():
+    """By hand: Σ_t (P e_t) ⊗ (Q a_t), times the batch, since the loss is a mean."""
+    torch.manual_seed(0)
+    layer = nn.Linear(30, 20, bias=False)
+    source = SketchSource(Sketch(size=64, height=8), layer, 0)
+    x = torch.randn(4, 7, 30)
+    source.open(4)
+    out = layer(x)
+    weight = torch.randn_like(out)
+    (out * weight).sum().div(4).backward()
+    [shape] = source._maps.values()
+    left, (right, _) = shape._outward(x)[0], shape._inward(x, 1)
+    by_hand = torch.einsum("bto,po,bti,qi->bpq", weight, left, x, right).flatten(1)
+    torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
