@@ -252,7 +252,7 @@ def test_products_are_the_same_whether_rows_are_kept_or_not_and_in_pairs(allowan
     else:
         factor = Outer(torch.randn(4, 1, 30, 5).double(), torch.randn(4, 1, 30, 3).double())
     if of == "tied":
-        factor = Tied(factor, Lookup(torch.randint(0, 5, (4, 6)), torch.randn(4, 6, 3).double(), 5))
+        factor = Tied((factor, Lookup(torch.randint(0, 5, (4, 6)), torch.randn(4, 6, 3).double(), 5)))
     rows = factor.rows()
     assert not as_ghost(factor)
     d = rows.shape[1]

@@ -9,46 +9,65 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellorder.torch.convolved import Convolved
 from wellorder.torch.factors import Factor, Index, Lookup, Outer, Rows
+from wellorder.torch.written import gram_by_parts
+
+Heavy = Outer | Convolved
+"""Factors whose rows take work."""
 
 
 @dataclass(frozen=True)
 class Tied:
-    """An embedding's table that is the output layer's weight too."""
+    """Several uses of one parameter: an embedding's table that is the output layer's weight, for one."""
 
-    outer: Outer
-    lookup: Lookup
+    uses: tuple[Any, ...]
 
     def __len__(self) -> int:
-        return len(self.lookup)
+        return len(self.uses[0])
+
+    @property
+    def length(self) -> int:
+        """Numbers in one gradient."""
+        length: int = self.uses[0].length
+        return length
+
+    @property
+    def columns(self) -> int:
+        """Columns of the parameter."""
+        columns: int = self.uses[0].columns
+        return columns
+
+    def part(self, some: slice) -> Tied:
+        """The gradients' entries in some columns."""
+        return Tied(tuple(use.part(some) for use in self.uses))
 
     def gram(self) -> Tensor:
-        return Rows(self.rows()).gram()
+        return gram_by_parts(self)
 
     def dot(self, vector: Tensor) -> Tensor:
-        return self.outer.dot(vector) + self.lookup.dot(vector)
+        return torch.stack([use.dot(vector) for use in self.uses]).sum(0)
 
-    def combine(self, weights: Tensor, out: Tensor) -> None:
-        self.outer.combine(weights, out)
-        self.lookup.add(weights, out)
+    def add(self, weights: Tensor, out: Tensor) -> None:
+        for use in self.uses:
+            use.add(weights, out)
 
-    def rows(self) -> Tensor:
-        return self._with_lookups(self.outer.rows(), self.lookup.left, 1)
-
-    def pair_rows(self) -> Tensor:
-        """Differences of consecutive gradients, written out."""
-        signs = torch.ones(len(self) // 2 * 2, 1, 1).to(self.lookup.left)
-        signs[1::2] = -1
-        return self._with_lookups(self.outer.pair_rows(), self.lookup.left * signs, 2)
-
-    def _with_lookups(self, rows: Tensor, left: Tensor, each: int) -> Tensor:
-        """Add the look-ups of ``each`` examples to every row."""
-        owner = torch.arange(len(left), device=left.device).div(each, rounding_mode="floor").unsqueeze(1)
-        places = (self.lookup.ids + owner * self.lookup.count).flatten()
-        return rows.view(-1, left.shape[2]).index_add_(0, places, left.flatten(0, 1)).view(len(rows), -1)
+    def rows(self, *, pairs: bool = False) -> Tensor:
+        total: Tensor = self.uses[0].rows(pairs=pairs)
+        for use in self.uses[1:]:
+            add_rows(use, total, pairs=pairs)
+        return total
 
     def take(self, index: Index) -> Tied:
-        return Tied(self.outer.take(index), self.lookup.take(index))
+        return Tied(tuple(use.take(index) for use in self.uses))
+
+
+def add_rows(use: Factor, rows: Tensor, *, pairs: bool) -> None:
+    """Add a use's gradients, or the differences of consecutive ones, to rows that exist."""
+    if isinstance(use, Lookup):
+        use.add_rows(rows, pairs=pairs)
+    else:
+        rows.add_(use.rows(pairs=pairs))
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,8 @@ class Apart:
         return len(self.of) // 2
 
     def gram(self) -> Tensor:
+        if isinstance(self.of, Tied) or (isinstance(self.of, Heavy) and not self.of.ghostly()):
+            return gram_by_parts(self.of, pairs=True)
         half = self.of.gram()
         half = half[0::2] - half[1::2]
         return half[:, 0::2] - half[:, 1::2]
@@ -69,15 +90,47 @@ class Apart:
         along = self.of.dot(vector)
         return along[0::2] - along[1::2]
 
-    def combine(self, weights: Tensor, out: Tensor) -> None:
-        self.of.combine(torch.stack([weights, -weights], 1).flatten(), out)
+    def add(self, weights: Tensor, out: Tensor) -> None:
+        self.of.add(torch.stack([weights, -weights], 1).flatten(), out)
 
-    def rows(self) -> Tensor:
-        rows = self.of.rows()
-        return rows[0::2] - rows[1::2]
+    def rows(self, *, pairs: bool = False) -> Tensor:
+        if pairs:
+            raise NotImplementedError("differences of differences")
+        return self.of.rows(pairs=True)
 
     def take(self, index: Index) -> Apart:
         raise NotImplementedError("take gradients before their differences")
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a parameter; ``rows`` are its gradients if written out, or differences of ``pairs``."""
+
+    name: str
+    factor: Factor
+    rows: Tensor | None = None
+    pairs: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what went into the layer and came back."""
+        f: Any = self.factor
+        if isinstance(f, Outer):
+            return int(f.left.nbytes + f.right.nbytes)
+        return int(f.image.nbytes + f.left.nbytes) if isinstance(f, Convolved) else 0
+
+
+def joined(uses: Sequence[Use]) -> Tensor | None:
+    """Rows of all uses together, if all those that take work were written out alike."""
+    first, *others = sorted(uses, key=lambda use: isinstance(use.factor, Lookup))
+    if any(isinstance(use.factor, Heavy) and use.rows is None for use in uses) or first.rows is None:
+        return None
+    for use in others:
+        if use.rows is None:
+            add_rows(use.factor, first.rows, pairs=first.pairs)
+        else:
+            first.rows.add_(use.rows)
+    return first.rows
 
 
 def merge(uses: Sequence[Any]) -> Factor:
@@ -85,19 +138,17 @@ def merge(uses: Sequence[Any]) -> Factor:
     if len(uses) == 1:
         only: Factor = uses[0]
         return only
+    if all(isinstance(use, Rows) for use in uses):
+        return Rows(torch.stack([use.values for use in uses]).sum(0))
     if all(isinstance(use, Lookup) for use in uses):
-        return Lookup(
-            torch.cat([u.ids for u in uses], 1), torch.cat([u.left for u in uses], 1), uses[0].count
-        )
-    if all(isinstance(use, Outer | Lookup) for use in uses):
-        outers = [use for use in uses if isinstance(use, Outer)]
-        lookups = [use for use in uses if isinstance(use, Lookup)]
-        outer = outers[0]
-        if len(outers) > 1:
-            outer = Outer(torch.cat([o.left for o in outers], 2), torch.cat([o.right for o in outers], 2))
-        return Tied(outer, _joined(lookups)) if lookups else outer
-    return Rows(torch.stack([use.rows() for use in uses]).sum(0))
+        return _beside(uses)
+    if all(isinstance(use, Outer) for use in uses):
+        left, right = torch.cat([o.left for o in uses], 2), torch.cat([o.right for o in uses], 2)
+        return Outer(left, right, uses[0].kind)
+    if any(isinstance(use, Rows) for use in uses):
+        return Rows(torch.stack([use.rows() for use in uses]).sum(0))
+    return Tied(tuple(sorted(uses, key=lambda use: isinstance(use, Lookup))))
 
 
-def _joined(uses: Sequence[Lookup]) -> Lookup:
+def _beside(uses: Sequence[Lookup]) -> Lookup:
     return Lookup(torch.cat([u.ids for u in uses], 1), torch.cat([u.left for u in uses], 1), uses[0].count)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wellorder.torch.factors import Index, Outer, row_dots
+from wellorder.torch.factors import Index, Outer, cast, prefers_ghost, row_dots, worth_writing
+from wellorder.torch.written import gram_by_parts, written
 
 
 @dataclass(frozen=True)
 class Convolved:
-    """A convolution's gradients; ``image`` (b, C, …) is padded already, ``left`` e is (b, O, …)."""
+    """A convolution's gradients; ``image`` a is (b, C, …), ``left`` e is (b, O, …).
+
+    ``padding`` zeros belong on both sides of the image; ``kind`` is the precision of the products.
+    """
 
     image: Tensor
     left: Tensor
@@ -21,44 +26,84 @@ class Convolved:
     dilation: tuple[int, ...]
     groups: int
     kernel: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    kind: torch.dtype | None = None
 
     def __len__(self) -> int:
         return len(self.image)
 
+    @property
+    def filters(self) -> tuple[int, ...]:
+        """The parameter's shape."""
+        return (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """(b, G, T, o, i)."""
+        outputs, *patch = self.filters
+        positions = self.left.shape[2:].numel()
+        return len(self.left), self.groups, positions, outputs // self.groups, torch.Size(patch).numel()
+
+    @property
+    def length(self) -> int:
+        """Numbers in one gradient."""
+        return torch.Size(self.filters).numel()
+
+    @property
+    def columns(self) -> int:
+        """Channels that each filter sees, if the filters are not in groups."""
+        return self.image.shape[1] if self.groups == 1 else 1
+
+    def part(self, some: slice) -> Convolved:
+        """The gradients' entries for some channels."""
+        return replace(self, image=self.image[:, some]) if self.groups == 1 else self
+
+    def ghostly(self) -> bool:
+        """Whether products cost less from the factors."""
+        b, _, positions, left, right = self.shape
+        return prefers_ghost(positions, left, right, b)
+
+    def worthy(self) -> bool:
+        """Whether rows are written out in any case, to add them up."""
+        return worth_writing(self.shape, self.left.numel() + self.image.numel())
+
     def gram(self) -> Tensor:
-        return self.as_outer().gram()
+        return self.as_outer().gram() if self.ghostly() else gram_by_parts(self)
 
     def dot(self, vector: Tensor) -> Tensor:
-        shape = (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
-        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.kernel) - 1]
-        through = conv(self.image, vector.view(shape), None, self.stride, 0, self.dilation, self.groups)
-        return row_dots(through, self.left)
-
-    def combine(self, weights: Tensor, out: Tensor) -> None:
-        left = self.left * weights.view(-1, *[1] * (self.left.ndim - 1))
-        shape = (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
-        like = self.image.new_empty(1).expand(shape)
-        none = [0] * len(self.kernel)
-        flags = [False, True, False]
-        _, gradient, _ = torch.ops.aten.convolution_backward(
-            left, self.image, like, None, self.stride, none, self.dilation, False, none, self.groups, flags
+        conv: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.kernel) - 1]
+        image = cast(self.image, self.kind)
+        through = conv(
+            image, vector.view(self.filters), None, self.stride, self._padding, self.dilation, self.groups
         )
-        out.copy_(gradient.flatten())
+        return row_dots(through, cast(self.left, self.kind))
 
-    def rows(self) -> Tensor:
-        return self.as_outer().rows()
+    def add(self, weights: Tensor, out: Tensor) -> None:
+        out.add_(self._sum(cast(self.left, self.kind) * weights.view(-1, *[1] * (self.left.ndim - 1))))
 
-    def pair_rows(self) -> Tensor:
-        """Differences of consecutive gradients, written out."""
-        apart = self.take(slice(0, None, 2)).rows()
-        return apart.sub_(self.take(slice(1, None, 2)).rows())
+    def total(self) -> Tensor:
+        """The sum of the gradients, (p,)."""
+        return self._sum(cast(self.left, self.kind))
 
-    def as_outer(self) -> Outer:
-        """The patches that the filters saw, from a strided view: k² times as large as the image."""
-        b, channels = self.image.shape[:2]
-        places = self.left.shape[2:]
-        steps = self.image.stride()
-        view = self.image.as_strided(
+    def _sum(self, left: Tensor) -> Tensor:
+        image, none, wanted = cast(self.image, self.kind), [0] * len(self.kernel), [False, True, False]
+        like = image.new_empty(1).expand(self.filters)
+        place = (self.stride, self._padding, self.dilation, False, none, self.groups)
+        backward: Any = torch.ops.aten.convolution_backward
+        gradient: Tensor = backward(left, image, like, None, *place, wanted)[1]
+        return gradient.flatten()
+
+    def rows(self, *, pairs: bool = False) -> Tensor:
+        return written(self, pairs=pairs)
+
+    def piece(self, some: slice) -> tuple[Tensor, Tensor]:
+        """Some examples' e, (n, G, o, T), and the patches that the filters saw, (n, G, T, i)."""
+        image, left = cast(self.image[some], self.kind), cast(self.left[some], self.kind)
+        if any(self._padding):
+            image = functional.pad(image, [n for each in reversed(self._padding) for n in (each, each)])
+        b, channels = image.shape[:2]
+        places, steps = left.shape[2:], image.stride()
+        view = image.as_strided(
             (b, channels, *self.kernel, *places),
             (
                 *steps[:2],
@@ -66,10 +111,17 @@ class Convolved:
                 *(s * d for s, d in zip(steps[2:], self.stride, strict=True)),
             ),
         )
-        right = view.reshape(b, self.groups, -1, places.numel()).mT
-        return Outer(self.left.reshape(b, self.groups, -1, places.numel()).mT, right)
+        patches = view.reshape(b, self.groups, -1, places.numel())
+        return left.reshape(b, self.groups, -1, places.numel()), patches.mT
+
+    def as_outer(self) -> Outer:
+        """The patches of all examples: k² times as large as the image."""
+        left, right = self.piece(slice(None))
+        return Outer(left.mT, right)
 
     def take(self, index: Index) -> Convolved:
-        return Convolved(
-            self.image[index], self.left[index], self.stride, self.dilation, self.groups, self.kernel
-        )
+        return replace(self, image=self.image[index], left=self.left[index])
+
+    @property
+    def _padding(self) -> tuple[int, ...]:
+        return self.padding or (0,) * len(self.kernel)

@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wellorder.torch.compound import merge
-from wellorder.torch.factors import Factor, Rows
-from wellorder.torch.ghost import Ghost
-from wellorder.torch.layers import Layer, check_whole, factors, replayed, survey
+from wellorder.torch.compound import Heavy, Use, joined, merge
+from wellorder.torch.factors import Rows
+from wellorder.torch.ghost import Ghost, Habit, as_rows
+from wellorder.torch.layers import check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
 from wellorder.torch.presence import UNHEARD
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
+from wellorder.torch.tie import Knot, tiable
+from wellorder.torch.written import summed, written
 
 GLIMPSE = 1024
 """Coordinates of each batch's gradient that are kept to estimate the order error."""
@@ -30,10 +32,13 @@ GLIMPSE = 1024
 class Exact:
     """Balance true per-example gradients, from each layer's inputs and output gradients.
 
-    ``mean`` says that the loss is a mean over the batch (PyTorch's default), which is undone.
+    ``mean`` says that the loss is a mean over the batch (PyTorch's default), which is undone. ``deferred``
+    lets the weights of linear layers and convolutions get the sum of the per-example gradients, where those
+    are written out, instead of having their gradient made twice.
     """
 
     mean: bool = True
+    deferred: bool = True
 
 
 class ExactSource:
@@ -53,7 +58,14 @@ class ExactSource:
                 self.slots[name] = slice(self.dim, self.dim + p.numel())
                 self.dim += p.numel()
         self.like = torch.zeros((), dtype=_widest(model), device=next(model.parameters()).device)
+        self._names = {
+            layer.name: {inner: self.names[id(p)] for inner, p in layer.parameters.items()}
+            for layer in self.layers
+        }
         self._running: list[Visit] = []
+        self._habit, self._kept = Habit(pairs=True), frozenset[str]()
+        tied = [layer for layer in self.layers if spec.deferred and tiable(layer)]
+        self._knots = {layer.name: Knot(layer.module) for layer in tied}  # their hooks come before the tape's
         self.tape = Tape(self.layers, self._arrived, scaler, model)
         self._proof: Proof | None = Proof(model, scaler)
         self._glimpse = Coordinates(model, GLIMPSE, seed, scaler)
@@ -61,6 +73,8 @@ class ExactSource:
 
     def open(self, batch: int, given: Any = ()) -> Record:
         """Begin to record a batch of this many examples."""
+        for knot in self._knots.values():
+            knot.mend()  # a forward pass may have been interrupted
         self._glimpse.open()
         self._running = []
         if self._proof is not None:
@@ -88,18 +102,8 @@ class ExactSource:
             if self._proof is not None and not self.tape.heard:
                 self._proof.refuse_silence()
             return None
-        uses: dict[str, list[Factor]] = defaultdict(list)
         with torch.no_grad():
-            for visit, gradient in visits:
-                for name, factor in factors(visit.layer.module, visit.given, gradient, self.like.dtype):
-                    self._note(uses, visit.layer, name, factor)
-            for layer, rows_of in whole:
-                for name, rows in rows_of.items():
-                    self._note(uses, layer, name, rows)
-            activations = sum(visit.given.numel() + gradient.numel() for visit, gradient in visits)
-            merged = {name: merge(each) for name, each in uses.items()}
-            scale = float(record.size) if self.spec.mean else 1.0
-            signals = Ghost(merged, self.slots, scale, self.like, 3 * activations // 2)
+            signals = self._signals(record.size, [*visits, *(use for rows in whole for use in rows)])
         if self._proof is not None and simple and self._proof.holds(signals, self.slots):
             self._proof = None
         return signals
@@ -108,15 +112,22 @@ class ExactSource:
         """Record nothing inside."""
         return silenced(self.tape, self._glimpse, *([self._proof] if self._proof is not None else []))
 
-    def _note(self, uses: dict[str, list[Factor]], layer: Layer, inner: str, factor: Factor) -> None:
-        """Keep a factor under its parameter's name; what was frozen when the loader was made has none."""
-        name = self.names.get(id(layer.parameters[inner]))
-        if name is not None:
-            uses[name].append(Rows(factor.values.to(self.like)) if isinstance(factor, Rows) else factor)
+    def _signals(self, size: int, uses: list[Use]) -> Ghost:
+        """All uses of each parameter together."""
+        by_name: dict[str, list[Use]] = defaultdict(list)
+        for use in uses:
+            by_name[use.name].append(use)
+        merged = {name: merge([use.factor for use in each]) for name, each in by_name.items()}
+        rows = {name: found for name, each in by_name.items() if (found := joined(each)) is not None}
+        pairs = any(use.pairs for use in uses)
+        scale = float(size) if self.spec.mean else 1.0
+        allowance = sum(use.bytes for use in uses)
+        self._kept = as_rows(merged, allowance, self.like.element_size(), pairs=self._habit.pairs)
+        return Ghost(merged, self.slots, scale, self.like, allowance, rows, self._habit, pairs)
 
     def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if not visit.layer.whole:
-            visit.record.visits.append((visit, gradient))
+            self._take(visit, gradient)
             return
         if not self._running:  # at the end of this backward, before the optimizer changes the weights
             engine: Any = torch.autograd.Variable._execution_engine
@@ -126,6 +137,33 @@ class ExactSource:
         before = visit.gradients[place]
         visit.gradients[place] = gradient if before is None else before + gradient
 
+    def _take(self, visit: Visit, gradient: Tensor) -> None:
+        """Make factors of a layer's input and output gradient; write rows out that will be asked for."""
+        layer, names = visit.layer, self._names[visit.layer.name]
+        knot = self._knots.get(layer.name)
+        tied = knot is not None and knot.seen is not None
+        pairs = bool(self._habit.pairs) and visit.record.size % 2 == 0
+        for inner, factor in factors(layer.module, visit.given, gradient, self.like.dtype):
+            name, rows, total = names.get(inner), None, None
+            if name is None:
+                continue
+            keep = name in self._kept
+            if tied and isinstance(factor, Heavy) and factor.worthy():
+                total, rows = summed(factor, keep=keep, pairs=pairs)
+            elif tied and isinstance(factor, Rows):
+                total = factor.values.sum(0)
+            elif keep and isinstance(factor, Heavy):
+                rows = written(factor, pairs=pairs)
+            if knot is not None and total is not None:
+                knot.made[inner] = self._scaled(total)
+            visit.record.visits.append(Use(name, factor, rows, pairs))
+        if not _retained():
+            visit.args, visit.kwargs = (), {}
+
+    def _scaled(self, gradient: Tensor) -> Tensor:
+        """Multiplied by the present loss scale again."""
+        return gradient if self.tape.scaler is None else self.tape.scaler.scale(gradient)
+
     def _replay(self) -> None:
         """Run modules again whose gradients came in this backward pass."""
         visits, self._running = self._running, []
@@ -134,7 +172,9 @@ class ExactSource:
             for visit in visits:
                 rows = replayed(visit.layer, visit.args, visit.kwargs, visit.gradients)
                 visit.gradients = [None] * len(visit.gradients)
-                visit.record.whole.append((visit.layer, rows))
+                names = self._names[visit.layer.name]
+                uses = [Use(names[n], Rows(r.values.to(self.like))) for n, r in rows.items() if n in names]
+                visit.record.whole.append(uses)
         self.tape.seconds += time.thread_time() - start
 
     def coverage(self) -> dict[str, str]:
@@ -145,6 +185,8 @@ class ExactSource:
     def remove(self) -> None:
         """Take the hooks off the model."""
         self.tape.remove()
+        for knot in self._knots.values():
+            knot.remove()
         self._glimpse.remove()
         if self._proof is not None:
             self._proof.remove()
@@ -186,7 +228,8 @@ class Proof:
 
     def holds(self, signals: Ghost, slots: dict[str, slice]) -> bool:
         """Whether the signals were seen to add up to the gradient; raises if they do not."""
-        ours = signals.combine(np.full(len(signals), 1.0 / signals.scale))
+        plain = Ghost(signals.factors, slots, 1.0, signals.like)
+        ours = plain.combine(np.ones(len(signals)))
         seen, self._seen = self._seen, {}
         if not all(bool(torch.isfinite(g).all()) for g in seen.values()):
             return False
@@ -211,6 +254,12 @@ def _does_not_add_up(name: str) -> str:
         "shared by the batch. Call the module itself, expand shared inputs to one row per example, or use "
         'signals="sketch" or "batch"'
     )
+
+
+def _retained() -> bool:
+    """Whether the graph outlives this backward pass, so that its layers' inputs may be asked for again."""
+    kept: bool = torch._C._autograd._get_current_graph_task_keep_graph()
+    return kept
 
 
 def _widest(model: nn.Module) -> torch.dtype:

@@ -80,25 +80,37 @@ def has_rule(module: nn.Module) -> bool:
 
 def factors(module: Any, given: Tensor, gradient: Tensor, kind: torch.dtype) -> Iterator[tuple[str, Factor]]:
     """One factor for each trainable parameter of a plain layer, from its input and its output's gradient."""
-    e = gradient.to(kind)
-    weight = module.weight is not None and module.weight.requires_grad
+    e, a = gradient, given
     if isinstance(module, nn.Embedding):
-        yield "weight", _lookup(module, given, e)
+        yield "weight", _lookup(module, a, e.to(kind))
         return
-    a = given.to(kind)
-    if weight:
-        if isinstance(module, nn.Linear):
-            yield "weight", Outer(_positions(e), _positions(a))
-        elif isinstance(module, _ConvNd):
-            yield "weight", _convolved(module, a, e)
+    weight, bias = module.weight, getattr(module, "bias", None)
+    if weight is not None and weight.requires_grad:
+        if isinstance(module, NORMS):
+            yield "weight", Rows(_per_channel(module, e.to(kind) * _normalised(module, a.to(kind))))
         else:
-            yield "weight", Rows(_per_channel(module, e * _normalised(module, a)))
-    bias = getattr(module, "bias", None)
+            yield "weight", of_weight(module, a, e, kind)
     if bias is not None and bias.requires_grad:
-        yield (
-            "bias",
-            Rows(_positions(e)[:, 0].sum(1) if isinstance(module, nn.Linear) else _per_channel(module, e)),
-        )
+        norm = isinstance(module, NORMS)
+        yield "bias", Rows(_per_channel(module, e.to(kind)) if norm else of_bias(module, e, kind))
+
+
+def of_weight(module: Any, a: Tensor, e: Tensor, kind: torch.dtype) -> Outer | Convolved:
+    """Per-example gradients of a linear layer's or a convolution's weight."""
+    if isinstance(module, nn.Linear):
+        return Outer(_positions(e), _positions(a), kind)
+    return _convolved(module, a, e, kind)
+
+
+def of_bias(module: Any, e: Tensor, kind: torch.dtype | None = None) -> Tensor:
+    """Per-example gradients of a linear layer's or a convolution's bias, (b, o)."""
+    if e.ndim == 2:
+        return e if kind is None else e.to(kind)
+    return (
+        e.flatten(1, -2).sum(1, dtype=kind)
+        if isinstance(module, nn.Linear)
+        else e.flatten(2).sum(2, dtype=kind)
+    )
 
 
 def _positions(x: Tensor) -> Tensor:
@@ -113,12 +125,14 @@ def _lookup(module: nn.Embedding, ids: Tensor, e: Tensor) -> Lookup:
     return Lookup(flat, left, module.num_embeddings)
 
 
-def _convolved(module: _ConvNd, a: Tensor, e: Tensor) -> Convolved:
-    padding = module._reversed_padding_repeated_twice
-    if any(padding):
+def _convolved(module: _ConvNd, a: Tensor, e: Tensor, kind: torch.dtype) -> Convolved:
+    sides = module._reversed_padding_repeated_twice
+    padding = tuple(sides[::2][::-1])
+    if module.padding_mode != "zeros" or sides[::2] != sides[1::2]:  # zeros on both sides need no copy
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        a = functional.pad(a, padding, mode=mode)
-    return Convolved(a, e, module.stride, module.dilation, module.groups, module.kernel_size)
+        a, padding = functional.pad(a, sides, mode=mode), ()
+    geometry = (module.stride, module.dilation, module.groups, module.kernel_size)
+    return Convolved(a, e, *geometry, padding, kind)
 
 
 def _normalised(module: Any, a: Tensor) -> Tensor:

@@ -1,0 +1,140 @@
+"""Weights tied to their layer's output: where per-example gradients are made, the weights get their sum.
+
+Autograd would make the weights' gradient a second time. A layer's forward therefore runs with its weights cut
+off, and its output is passed through a function whose backward returns the gradient of the weights, so that
+hooks, accumulation, clipping and data-parallel wrappers see it as usual.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellorder.torch.layers import CONVS, Layer, of_bias, of_weight
+from wellorder.torch.tape import Deaf
+
+
+def tiable(layer: Layer) -> bool:
+    """Whether a layer's weights can be tied to its output."""
+    return not layer.whole and isinstance(layer.module, (nn.Linear, *CONVS))
+
+
+class Knot:
+    """One layer's tie: ``made`` are the weights' gradients for the output gradient ``seen``, if any."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.seen: Tensor | None = None
+        self.made: dict[str, Tensor] = {}
+        self._cut: dict[str, nn.Parameter] = {}
+        self._handles = [
+            module.register_forward_pre_hook(Loosen(self)),
+            module.register_forward_hook(Fasten(self), with_kwargs=True, always_call=True),
+        ]
+
+    def loosen(self) -> None:
+        """Cut the weights off before the layer runs."""
+        self.mend()
+        if not torch.is_grad_enabled() or _transformed():
+            return
+        held = {name: self.module._parameters.get(name) for name in ("weight", "bias")}
+        cut = {name: p for name, p in held.items() if p is not None and p.requires_grad}
+        if "weight" in cut and all(p.is_leaf and not p.is_complex() for p in cut.values()):
+            self._cut = cut
+            for p in cut.values():
+                p.requires_grad_(False)
+
+    def mend(self) -> dict[str, nn.Parameter]:
+        """Undo `loosen`; returns what was cut."""
+        cut, self._cut = self._cut, {}
+        for p in cut.values():
+            p.requires_grad_(True)
+        return cut
+
+    def fasten(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor | None:
+        """Tie the weights to the output of the layer that ran; there is none if it raised."""
+        cut = self.mend()
+        if not cut or not isinstance(output, Tensor):
+            return None
+        given = args[0] if args else kwargs["input"]
+        whole = output.clone() if output._is_view() else output  # a view's history cannot be replaced
+        tied: Tensor = Tie.apply(whole, given, self, tuple(cut), *cut.values())  # type: ignore[no-untyped-call]
+        tied.register_hook(self.see)
+        return tied
+
+    def see(self, gradient: Tensor) -> None:
+        """The output's gradient came, and is about to be heard."""
+        self.seen, self.made = gradient, {}
+
+    def gradients(self, gradient: Tensor, given: Tensor, names: tuple[str, ...]) -> list[Tensor]:
+        """The weights' gradients: those that were made of the same tensor, the others as autograd does."""
+        same = gradient is self.seen and not torch.is_grad_enabled()
+        made, self.seen, self.made = self.made if same else {}, None, {}
+        found = [made[name] if name in made else self._plain(name, given, gradient) for name in names]
+        held = [self.module._parameters[name] for name in names]
+        return [g.view(p.shape).to(p.dtype) for g, p in zip(found, held, strict=True)]
+
+    def _plain(self, name: str, given: Tensor, gradient: Tensor) -> Tensor:
+        if name == "bias":
+            return of_bias(self.module, gradient).sum(0)
+        return of_weight(self.module, given, gradient, gradient.dtype).total()
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        self.mend()
+        for handle in self._handles:
+            handle.remove()
+
+
+class Tie(torch.autograd.Function):
+    """The layer's output as it is; backward hands the weights their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, given: Tensor, knot: Knot, names: tuple[str, ...], *_: Tensor
+    ) -> Tensor:
+        ctx.mark_dirty(output)
+        ctx.save_for_backward(given)
+        ctx.knot, ctx.names = knot, names
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        (given,), gradient = ctx.saved_tensors, gradients[0]
+        with torch.autocast(gradient.device.type, enabled=False):
+            return (gradient, None, None, None, *ctx.knot.gradients(gradient, given, ctx.names))
+
+
+class Loosen:
+    """A layer's hook before it runs; copies of the model do without."""
+
+    def __init__(self, knot: Knot) -> None:
+        self._knot = weakref.ref(knot)
+
+    def __call__(self, *_: Any) -> None:
+        knot = self._knot()
+        if knot is not None:
+            knot.loosen()
+
+    def __deepcopy__(self, memo: Any) -> Deaf:
+        return Deaf()
+
+    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
+        return Deaf, ()
+
+
+class Fasten(Loosen):
+    """A layer's hook after it ran."""
+
+    def __call__(self, *call: Any) -> Any:
+        knot = self._knot()
+        return None if knot is None else knot.fasten(*call[1:])
+
+
+def _transformed() -> bool:
+    """Whether `torch.func` or a compiler is at work, which know no ties."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active or torch.compiler.is_compiling()

@@ -1,0 +1,121 @@
+"""Gradients written out, a few examples at a time: rows, or differences of pairs, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+HOT = 1 << 19
+"""Numbers worked on at a time: few enough for a processor's cache."""
+LAUNCH = 1 << 26
+"""The same on an accelerator: many, for few launches."""
+CHUNK = 1 << 22
+"""Numbers written out at a time where rows are not kept."""
+
+
+class Pieces(Protocol):
+    """b gradients, each of G blocks of o·i numbers: Σ_t e_t ⊗ a_t."""
+
+    @property
+    def left(self) -> Tensor:
+        """All examples' e."""
+        ...
+
+    @property
+    def kind(self) -> torch.dtype | None:
+        """The gradients' precision, if it is not that of e."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """(b, G, T, o, i)."""
+        ...
+
+    def piece(self, some: slice) -> tuple[Tensor, Tensor]:
+        """Some examples' e, (n, G, o, T), and a, (n, G, T, i)."""
+        ...
+
+
+class Columns(Protocol):
+    """Gradients that can be written out column by column of the parameter."""
+
+    def __len__(self) -> int: ...
+    @property
+    def columns(self) -> int:
+        """How many columns there are."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Numbers in one gradient."""
+        ...
+
+    def part(self, some: slice) -> Columns:
+        """The gradients' entries in some columns."""
+        ...
+
+    def rows(self, *, pairs: bool = False) -> Tensor:
+        """Write them out, or the differences of consecutive ones."""
+        ...
+
+
+def written(of: Pieces, *, pairs: bool = False) -> Tensor:
+    """The gradients (b, p), or differences of ``pairs`` (b/2, p)."""
+    out = _room(of, pairs=pairs)
+    for first, rows in _pieces(of):
+        _place(out, first, rows, pairs=pairs)
+    return out.flatten(1)
+
+
+def summed(of: Pieces, *, keep: bool, pairs: bool = False) -> tuple[Tensor, Tensor | None]:
+    """The sum of the gradients (p,), and what `written` gives if that is to be kept."""
+    out, total = _room(of, pairs=pairs) if keep else None, None
+    for first, rows in _pieces(of):
+        total = rows.sum(0) if total is None else total.add_(rows.sum(0))
+        if out is not None:
+            _place(out, first, rows, pairs=pairs)
+    if total is None:
+        raise ValueError("of: no gradients to add up; pass at least one")
+    return total.flatten(), None if out is None else out.flatten(1)
+
+
+def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
+    """Gradients of a few examples at a time, (n, G, o, i), with the first one's place, which is even."""
+    b, groups, positions, left, right = of.shape
+    room = HOT if of.left.device.type == "cpu" else LAUNCH
+    step = max(2, room // (groups * right * (left + positions)) // 2 * 2)
+    for first in range(0, b, step):
+        yield first, torch.matmul(*of.piece(slice(first, first + step)))
+
+
+def _room(of: Pieces, *, pairs: bool) -> Tensor:
+    b, groups, _, left, right = of.shape
+    return torch.empty(
+        b // 2 if pairs else b, groups, left, right, dtype=of.kind or of.left.dtype, device=of.left.device
+    )
+
+
+def _place(out: Tensor, first: int, rows: Tensor, *, pairs: bool) -> None:
+    if pairs:
+        torch.sub(rows[0::2], rows[1::2], out=out[first // 2 : (first + len(rows)) // 2])
+    else:
+        out[first : first + len(rows)] = rows
+
+
+def gram_by_parts(of: Columns, *, pairs: bool = False) -> Tensor:
+    """All inner products of the gradients, or of the differences of pairs, without all rows at once."""
+    count = len(of) // 2 if pairs else len(of)
+    total: Tensor | None = None
+    for some in _slices(of.columns, max(1, CHUNK * of.columns // (count * of.length))):
+        rows = of.part(some).rows(pairs=pairs)
+        total = rows @ rows.T if total is None else total.addmm_(rows, rows.T)
+    if total is None:
+        raise ValueError("of: gradients without entries")
+    return total
+
+
+def _slices(count: int, step: int) -> Iterator[slice]:
+    return (slice(first, first + step) for first in range(0, count, step))
