@@ -12,18 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-
-    jit = triton.jit
-except ModuleNotFoundError:
-    triton = tl = None
-
-    def jit(function):
-        """Leave a kernel alone where there is nothing to compile it."""
-        return function
-
+from wellorder.cuda import jit, tl, triton
 
 ROWS = 128
 """Output positions of one program."""

@@ -7,17 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-
-    jit = triton.jit
-except ModuleNotFoundError:
-    triton = tl = None
-
-    def jit(function):
-        """Leave a kernel alone where there is nothing to compile it."""
-        return function
+from wellorder.cuda import jit, tl, triton
 
 
 @jit

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from torch import Tensor
 
 from wellorder.order import Order, Policy
+from wellorder.torch import herded
 from wellorder.torch.gauge import Gauge
-from wellorder.torch.waiting import Waiting
+from wellorder.torch.waiting import Batches, Waiting
 
 
 class Journal:
@@ -21,7 +22,7 @@ class Journal:
         self.gauge, self.errors = Gauge(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
-        self._waiting = Waiting()
+        self._waiting = Waiting(len(state.order))
 
     def take(self, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
         """Take in a batch's signals; None leaves its units unobserved."""
@@ -35,13 +36,21 @@ class Journal:
 
     def flush(self) -> None:
         """Show the rows that wait, in the order of their visits."""
-        for batches, rows in self._waiting.drain():
-            self._show_rows(batches, rows)
+        batches = self._waiting.take()
+        if batches is not None:
+            self._show_rows(batches, self._measure(batches))
 
     def advance(self) -> None:
         """Close the epoch and open the next."""
-        self.flush()
-        self.state = self.policy.advance(self.state)
+        batches = self._waiting.take()
+        finite = batches is not None and self._measure(batches)
+        if batches is not None and finite and herded.serves(self.policy, self.state, batches.rows):
+            self.observed += len(batches.units)
+            self.state = herded.advance(self.policy, self.state, batches.units, batches.rows)
+        else:
+            if batches is not None:
+                self._show_rows(batches, finite)
+            self.state = self.policy.advance(self.state)
         if self.gauge.sums:
             self.errors.append(self.gauge.error())
         self.gauge = Gauge()
@@ -52,14 +61,15 @@ class Journal:
         arrays = sum(int(v.nbytes) for v in held if hasattr(v, "nbytes"))
         return arrays + self._waiting.nbytes + sum(row.nbytes for row in self.gauge.sums)
 
-    def _show_rows(self, batches: list[Order], rows: npt.NDArray[np.float32]) -> None:
-        at, finite = 0, True
-        for units in batches:
-            total = rows[at : at + len(units)].sum(axis=0)
-            self.gauge.add(total, len(units))
-            finite = finite and bool(np.isfinite(total).all())
-            at += len(units)
-        units = np.concatenate(batches)
+    def _measure(self, batches: Batches) -> bool:
+        """Note each batch's sum for the order error; says whether all are finite."""
+        totals = batches.totals()
+        for total, count in zip(totals, batches.counts, strict=True):
+            self.gauge.add(total, count)
+        return bool(np.isfinite(totals).all())
+
+    def _show_rows(self, batches: Batches, finite: bool) -> None:
+        units, rows = batches.units, batches.rows.cpu().numpy()
         if not finite:
             good = np.isfinite(rows).all(axis=1)
             self.not_finite += int((~good).sum())

@@ -92,7 +92,7 @@ class Projection:
     def part(self, inward: Tensor, gradient: Tensor) -> Part:
         """Q a, and P e beside it."""
         left = self._outward(gradient)
-        b, (_, height, width) = len(gradient), self.place
+        b, (_, height, width) = gradient.shape[0], self.place
         if not self._conv:
             e = gradient if left is None else torch.matmul(gradient, left[0].T)
             return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width))
@@ -140,7 +140,7 @@ def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
     alike: dict[Place, list[Part]] = {}
     for part in parts:
         alike.setdefault(part.place, []).append(part)
-    b = len(parts[0].left)
+    b = parts[0].left.shape[0]
     whole = len(alike) == 1 and parts[0].place.size == size
     rows = parts[0].left.new_empty((b, 0) if whole else (b, size), dtype=torch.float32).zero_()
     for place, group in alike.items():

@@ -52,7 +52,7 @@ class Visit:
     ) -> None:
         self.record, self.layer, self.brief = record, layer, brief
         first = first_of(args, kwargs)
-        self.length = len(first) if first.ndim else 0
+        self.length = first.shape[0] if first.ndim else 0
         if brief is None:
             args, kwargs = tuple(_cut(x) for x in args), {k: _cut(x) for k, x in kwargs.items()}
         self.args, self.kwargs = (args, kwargs) if brief is None else ((), {})
@@ -169,7 +169,7 @@ class Tape:
             return
         if name in self.left_out:
             return
-        if not gradient.ndim or len(gradient) != record.size or visit.length != record.size:
+        if not gradient.ndim or gradient.shape[0] != record.size or visit.length != record.size:
             self.left_out.add(name)
             if self.strict or len(self.left_out) == self._count:
                 raise ValueError(_not_first(visit, tuple(gradient.shape)))

@@ -1,0 +1,87 @@
+"""On CUDA: rows stay on the device, and orders are those of the host."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from wellorder import Herding, PairGraB
+from wellorder.torch import herded, ordered
+from wellorder.torch.journal import Journal
+from wellorder.torch.training import Gather, Places
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 3), (7, 5), (500, 64), (3000, 512), (2000, 300)])
+def test_herding_on_the_device_is_herding(n, k):
+    rows = torch.randn(n, k) + 0.3
+    units = np.flatnonzero(np.random.default_rng(0).random(n) < 0.9) if n > 10 else np.arange(n)
+    policy = Herding(passes=3)
+    state = policy.init(n)
+    units = state.order[np.isin(state.order, units)]
+    there = rows[units].cuda()
+    assert herded.serves(policy, state, there)
+    ours = herded.advance(policy, policy.init(n), units, there)
+    host = policy.advance(policy.observe(state, units, rows[units].numpy()))
+    assert (ours.order == host.order).all()
+    assert ours.epoch == host.epoch == 1
+
+
+def orders_of(device, policy, signals):
+    """Orders and errors of four epochs of a small network, in float64."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 3)).double().to(device)
+    x, y = torch.randn(60, 20).double().to(device), torch.randint(0, 3, (60,)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = ordered(DataLoader(Places(60), 8, collate_fn=Gather(x, y)), model, policy, signals=signals)
+    orders = []
+    for _ in range(4):
+        for a, b in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(a), b).backward()
+            optimizer.step()
+        orders.append(loader.order)
+    return np.stack(orders), np.array(loader.report().order_error), loader.report().observed
+
+
+@pytest.mark.parametrize(
+    ("policy", "signals"),
+    [(PairGraB(), "exact"), (PairGraB(), "sketch"), (Herding(), "sketch"), (Herding(), "batch")],
+)
+def test_orders_are_those_of_the_host(policy, signals):
+    host, device = orders_of("cpu", policy, signals), orders_of("cuda", policy, signals)
+    assert (host[0] == device[0]).all()
+    np.testing.assert_allclose(host[1], device[1], rtol=1e-4)
+    assert host[2] == device[2]
+
+
+def test_a_row_that_is_not_finite_stays_out_on_the_device_too():
+    rows = torch.randn(12, 4, device="cuda")
+    rows[5, 2] = torch.nan
+    journal = Journal(Herding(), Herding().init(12))
+    order = journal.state.order
+    for at in (0, 6):
+        journal.take(order[at : at + 6], rows[at : at + 6], None)
+    journal.advance()
+    assert (journal.observed, journal.not_finite) == (11, 1)
+    assert sorted(journal.state.order) == list(range(12))
+
+
+def test_nothing_waits_for_the_device_in_a_step():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).cuda()
+    x, y = torch.randn(64, 3, 8, 8).cuda(), torch.randint(0, 3, (64,)).cuda()
+    loader = ordered(DataLoader(Places(64), 16, collate_fn=Gather(x, y)), model)
+    batches = iter(loader)
+    for _ in range(2):
+        a, b = next(batches)
+        nn.functional.cross_entropy(model(a), b).backward()
+    a, b = next(batches)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        nn.functional.cross_entropy(model(a), b).backward()
+        loader._settle()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loader.report().observed == 48
