@@ -1,8 +1,10 @@
 """What an ordered step costs on a GPU: ResNet-18 b512, GPT-2-small b16×512 (both bf16), an MLP 4×4096 b512.
 
 ``python benchmarks/torch_step_gpu.py [CASE …]``. CUDA events round blocks of steps, plain and ordered blocks
-interleaved; ratio of the medians. Also the peak memory of each, and the order of a short run on the CPU and
-on the GPU, which must be the same. Prints JSON lines.
+interleaved; ratio of the medians. The MLP runs in PyTorch's default float32 and in TF32, where the host is
+the bottleneck. Beside it: the host's milliseconds to launch a step; the epoch's end, where the next order is
+made, in microseconds an example; peak memory; and the order of a short run on the CPU and on the GPU, which
+must be the same. Prints JSON lines.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,11 @@ from wellorder import Herding, PairGraB
 from wellorder.torch import ordered
 from wellorder.torch.training import Gather, Places
 
-CASES: dict[str, tuple[Any, int, Any, torch.dtype | None]] = {
+CASES: dict[str, tuple[Any, int, Any, torch.dtype]] = {
     "ResNet-18 b512 bf16": (lambda: ResNet((2, 2, 2, 2), nn.BatchNorm2d), 512, (3, 32, 32), torch.bfloat16),
     "GPT-2-small b16x512 bf16": (lambda: LM(50257, 768, 12, 12, 512), 16, 512, torch.bfloat16),
-    "MLP 4x4096 b512": (lambda: mlp(4096, 4096, 4096, 4096, 10), 512, (4096,), None),
+    "MLP 4x4096 b512": (lambda: mlp(*[4096] * 5, 10), 512, (4096,), torch.float32),
+    "MLP 4x4096 b512 TF32": (lambda: mlp(*[4096] * 5, 10), 512, (4096,), torch.float32),
 }
 STEPS = 8
 
@@ -57,22 +61,32 @@ class Trainer:
         if signals:
             policy = PairGraB() if signals == "exact" else Herding()
             loader = ordered(loader, self.model, policy, signals=signals)
-        self.loader, self._batches = loader, iter(loader)
+        self.loader, self._batches, self.host = loader, iter(loader), list[float]()
+
+    def end(self) -> float:
+        """Microseconds an example that the epoch's end takes."""
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        if next(self._batches, None) is not None:
+            raise RuntimeError("the epoch is longer than the blocks of steps")
+        return 1e6 * (time.perf_counter() - start) / len(self.loader) / self.batch
 
     def block(self, steps: int = STEPS) -> float:
         """Milliseconds a step, over a block of them."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
+        before = time.perf_counter()
         for _ in range(steps):
             x, y = next(self._batches)
             self.optimizer.zero_grad()
-            with torch.autocast("cuda", dtype=self.dtype or torch.bfloat16, enabled=self.dtype is not None):
+            with torch.autocast("cuda", torch.bfloat16, enabled=self.dtype == torch.bfloat16):
                 out = self.model(x)
                 loss = functional.cross_entropy(out.flatten(0, -2), y.flatten())
             loss.backward()
             self.optimizer.step()
         end.record()
+        self.host.append(1e3 * (time.perf_counter() - before) / steps)
         torch.cuda.synchronize()
         return start.elapsed_time(end) / steps
 
@@ -111,14 +125,15 @@ def measure(case: str, kinds: list[str | None], blocks: int) -> None:
                 times.setdefault(name, []).append(spent)
     plain = statistics.median(times["None"])
     for name, spent in times.items():
-        report = trainers[name].loader.report() if name != "None" else None
+        trainer = trainers[name]
         say(
             case=case,
             signals=name,
             ms=round(statistics.median(spent), 3),
             ratio=round(statistics.median(spent) / plain, 4),
             peak_mib=memory[name],
-            host_ms=None if report is None else round(1e3 * report.seconds_per_step, 3),
+            host_ms=round(statistics.median(trainer.host), 3),
+            end_us_per_example=round(trainer.end(), 3),
         )
 
 
@@ -143,11 +158,11 @@ def agree() -> None:
 
 
 def main() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     say(device=torch.cuda.get_device_name(), torch=torch.__version__)
     agree()
     for case in [c for c in CASES if not sys.argv[1:] or any(word in c for word in sys.argv[1:])]:
+        torch.backends.cuda.matmul.allow_tf32 = case.endswith("TF32")
         measure(case, [None, "sketch", "batch", "exact"], blocks=12)
 
 
