@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from wellorder.compiled import fast
+
 Rows = npt.NDArray[np.float32]
 
 
@@ -35,7 +37,21 @@ class Gauge:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""
         if not self.sums:
             return float("nan")
-        sums = np.stack(self.sums).astype(np.float64)
-        counts = np.array(self.counts, np.float64)[:, None]
-        centred = sums - counts * (sums.sum(axis=0) / counts.sum())
-        return float(np.linalg.norm(np.cumsum(centred, axis=0), axis=1).max())
+        sums = np.stack(self.sums)
+        counts = np.array(self.counts, np.float64)
+        mean = sums.sum(axis=0, dtype=np.float64) / counts.sum()
+        return float(_largest(sums, counts, mean, np.zeros_like(mean))) ** 0.5
+
+
+@fast
+def _largest(sums, counts, mean, total):  # type: ignore[no-untyped-def]
+    """Largest squared norm of a beginning of Σ (row − count · mean)."""
+    largest = 0.0
+    for t in range(len(sums)):
+        square = 0.0
+        for k in range(len(total)):
+            x = total[k] + np.float64(sums[t, k]) - counts[t] * mean[k]
+            total[k] = x
+            square += x * x
+        largest = max(largest, square)
+    return largest

@@ -14,13 +14,16 @@ from wellorder.order import rng
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, silenced
 
+SMALL = 256
+
 
 @dataclass(frozen=True)
 class MicroBatch:
     """Order micro-batches by their gradients, of which at most ``coordinates`` numbers are looked at.
 
     A model with more parameters is seen through a fixed random choice of coordinates, in proportion to the
-    parameters' sizes and scaled so that inner products keep their expectation.
+    parameters' sizes and scaled so that inner products keep their expectation. Parameters `SMALL` times
+    smaller than the largest are left out.
     """
 
     coordinates: int = 8192
@@ -42,11 +45,10 @@ class Coordinates:
         self._handles: list[Any] = []
         self._shares: list[int] = []
         self._read: dict[int, Tensor] = {}
-        largest = max(named, key=lambda each: each[1].numel())[0]
+        largest = max(p.numel() for _, p in named)
         for name, p in named:
-            share = p.numel() if total <= count else int(count * p.numel() / total)
-            share = max(share, 1) if name == largest else share
-            if not share:
+            share = p.numel() if total <= count else max(int(count * p.numel() / total), p.numel() == largest)
+            if not share or (total > count and SMALL * p.numel() < largest):
                 continue
             index = None
             if share < p.numel():
