@@ -65,6 +65,8 @@ def balance(
     rule = rule or Deterministic()
     block = block_of(signals, len(signals))
     thresholds = rule.thresholds(seed, 0, start, len(block))
+    if len(total) and hasattr(block, "add_to"):
+        total = total + 0.0  # the caller's own is not to be added to
     return balance_centred(block, NO_VECTOR, total, thresholds, rule.limit)
 
 
@@ -131,7 +133,7 @@ def add_rows(block: Rows | Signals, total: Vector) -> Vector:
         s = _summand(total, block)
         _add_rows(block, s)
         return s
-    return _plus(total, block.combine(np.ones(len(block))))
+    return _plus(total, block, np.ones(len(block)))
 
 
 def last_row(block: Rows | Signals) -> Vector:
@@ -155,7 +157,12 @@ def _summand(vector: Vector, rows: Rows) -> npt.NDArray[np.float64]:
     return to_numpy(vector).copy()
 
 
-def _plus(total: Vector, update: Vector) -> Vector:
+def _plus(total: Vector, block: Signals, weights: npt.NDArray[np.float64]) -> Vector:
+    """``total`` plus the weighted sum of the rows; signals that can add in place do, as a state is spent."""
+    if len(total) and hasattr(block, "add_to"):
+        added: Vector = block.add_to(total, weights)
+        return added
+    update = block.combine(weights)
     return at_home(total, update) + update if len(total) else update
 
 
@@ -187,10 +194,10 @@ def _balance_products(
     signs = np.empty(len(mixing), np.int8)
     clipped = _signs_from_gram(mixing @ gram @ mixing.T, mixing @ along, length, thresholds, limit, signs)
     weights = signs @ mixing
-    update = block.combine(weights[e:])
+    total = _plus(total, block, weights[e:])
     for weight, vector in zip(weights[:e], extra, strict=True):
-        update = update + weight * at_home(vector, update)
-    return Balanced(signs, _plus(total, update), int(clipped))
+        total = total + weight * at_home(vector, total)
+    return Balanced(signs, total, int(clipped))
 
 
 @fast

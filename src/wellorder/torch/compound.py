@@ -72,19 +72,15 @@ def add_rows(use: Factor, rows: Tensor, *, pairs: bool) -> None:
 
 @dataclass(frozen=True)
 class Apart:
-    """Differences of consecutive gradients, by the gradients' own products."""
+    """Differences of consecutive gradients that are written out a few columns at a time."""
 
-    of: Factor
+    of: Heavy | Tied
 
     def __len__(self) -> int:
         return len(self.of) // 2
 
     def gram(self) -> Tensor:
-        if isinstance(self.of, Tied) or (isinstance(self.of, Heavy) and not self.of.ghostly()):
-            return gram_by_parts(self.of, pairs=True)
-        half = self.of.gram()
-        half = half[0::2] - half[1::2]
-        return half[:, 0::2] - half[:, 1::2]
+        return gram_by_parts(self.of, pairs=True)
 
     def dot(self, vector: Tensor) -> Tensor:
         along = self.of.dot(vector)

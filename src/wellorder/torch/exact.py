@@ -63,7 +63,7 @@ class ExactSource:
             for layer in self.layers
         }
         self._running: list[Visit] = []
-        self._habit, self._kept = Habit(pairs=True), frozenset[str]()
+        self._habit, self._kept = Habit(pairs=True), set[str]()
         tied = [layer for layer in self.layers if spec.deferred and tiable(layer)]
         self._knots = {layer.name: Knot(layer.module) for layer in tied}  # their hooks come before the tape's
         self.tape = Tape(self.layers, self._arrived, scaler, model)
@@ -122,7 +122,7 @@ class ExactSource:
         pairs = any(use.pairs for use in uses)
         scale = float(size) if self.spec.mean else 1.0
         allowance = sum(use.bytes for use in uses)
-        self._kept = as_rows(merged, allowance, self.like.element_size(), pairs=self._habit.pairs)
+        self._kept = set(as_rows(merged, allowance, self.like.element_size(), pairs=self._habit.pairs))
         return Ghost(merged, self.slots, scale, self.like, allowance, rows, self._habit, pairs)
 
     def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:

@@ -153,7 +153,7 @@ class Outer:
         left, right = self._wide()
         weight = vector.view(groups, outputs, inputs)
         if groups == 1:
-            return row_dots(torch.mm(_flat(right)[0], weight[0].T).view(b, -1), left)
+            return row_dots(torch.mm(_flat(right)[0], weight[0].T).view_as(left), left)
         return (torch.matmul(_flat(right), weight.mT) * _flat(left)).view(groups, b, -1).sum((0, 2))
 
     def add(self, weights: Tensor, out: Tensor) -> None:
@@ -251,8 +251,8 @@ def cast(x: Tensor, kind: torch.dtype | None) -> Tensor:
 
 
 def row_dots(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of each a_i with b_i, (b,)."""
-    return torch.bmm(a.reshape(len(a), 1, -1), b.reshape(len(b), -1, 1)).flatten()
+    """Inner product of each a_i with b_i, (b,); ``a`` is written over."""
+    return a.mul_(b).flatten(1).sum(1)
 
 
 def _flat(factor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,13 +17,16 @@ from wellorder.torch.factors import Factor, Rows
 
 Slots = Mapping[str, slice]
 """Where each parameter lies in the flat vector of all of them."""
+Part = tuple[Factor, slice | Tensor]
+"""A factor, and where its numbers lie in the flat vector."""
 
 
 @dataclass
 class Habit:
-    """What a policy asked for last: differences of ``pairs``, or the gradients."""
+    """What a policy asked for last, differences of ``pairs`` or the gradients; and places it had."""
 
     pairs: bool = False
+    places: dict[tuple[str, ...], Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,36 +50,31 @@ class Ghost:
         return len(next(iter(self.factors.values())))
 
     def gram(self) -> Tensor:
-        total = self.like.new_zeros(len(self), len(self))
-        for factor in self.parts.values():
-            total += factor.gram()
-        return total * self.scale**2
+        return self._block.gram()
 
     def dot(self, vector: Any) -> Tensor:
-        along = torch.as_tensor(vector).to(self.like)
-        total = self.like.new_zeros(len(self))
-        for name, factor in self.parts.items():
-            total += factor.dot(along[self.slots[name]])
-        return total * self.scale
+        return self._block.dot(vector)
 
     def combine(self, weights: npt.NDArray[np.float64]) -> Tensor:
-        return self.add(weights, self.like.new_zeros(max(slot.stop for slot in self.slots.values())))
+        return self._block.combine(weights)
 
-    def add(self, weights: npt.NDArray[np.float64], total: Tensor) -> Tensor:
-        """Add the weighted sum of the gradients to a vector, in place."""
-        shares = torch.as_tensor(np.asarray(weights, np.float64) * self.scale).to(self.like)
-        for name, factor in self.parts.items():
-            factor.add(shares, total[self.slots[name]])
-        return total
+    def add_to(self, total: Any, weights: npt.NDArray[np.float64]) -> Tensor:
+        """Add the weighted sum of the gradients to a vector, in place if it is one of ours."""
+        return self._block.add_to(total, weights)
 
-    def differences(self, pending: Any) -> Ghost | None:
+    def differences(self, pending: Any) -> Block | None:
         """Differences of consecutive gradients: half as many to write out; None if they do not pair up."""
         if len(pending) or len(self) % 2:
             return None
         self.habit.pairs = True
-        parts = self._written(pairs=True)
-        apart = {n: parts[n] if n in parts else Apart(factor) for n, factor in self.factors.items()}
-        return Ghost(apart, self.slots, self.scale, self.like)
+        parts, left = self._written(pairs=True)
+        single = list[Part]()
+        for name, factor in left.items():
+            if not as_ghost(factor):
+                parts.append((Apart(factor), self.slots[name]))
+            else:
+                single.append((factor, self.slots[name]))
+        return Block(len(self) // 2, parts, single, self.slots, self.scale, self.like)
 
     def take(self, index: npt.NDArray[np.intp]) -> Ghost:
         """Keep some of the examples."""
@@ -89,38 +87,112 @@ class Ghost:
         return np.asarray(torch.isfinite(self.gram().diagonal()).cpu().numpy())
 
     @cached_property
-    def parts(self) -> dict[str, Factor]:
-        """The factors, those written out that are cheaper as rows."""
+    def _block(self) -> Block:
         self.habit.pairs = False
-        return {**self.factors, **self._written(pairs=False)}
+        parts, left = self._written(pairs=False)
+        parts += [(factor, self.slots[name]) for name, factor in left.items()]
+        return Block(len(self), parts, [], self.slots, self.scale, self.like)
 
-    def _written(self, *, pairs: bool) -> dict[str, Rows]:
-        """Rows that fit, by this batch alone: what was written early is used, but decides nothing."""
-        parts: dict[str, Rows] = {}
+    def _written(self, *, pairs: bool) -> tuple[list[Part], dict[str, Any]]:
+        """Gradients that are written out, all small ones side by side; and the factors that are left.
+
+        Which ones fit is decided by this batch alone, whatever was written early.
+        """
+        parts: list[Part] = []
         chosen = as_rows(self.factors, self.allowance, self.like.element_size(), pairs=pairs)
-        for name, factor in self.factors.items():
-            if name in chosen and name in self.rows and self.pairs == pairs:
-                parts[name] = Rows(self.rows[name])
-            elif name in chosen or (pairs and isinstance(factor, Rows)):
-                parts[name] = Rows(factor.rows(pairs=pairs))
-        return parts
+        small = tuple(name for name, factor in self.factors.items() if isinstance(factor, Rows))
+        if small:
+            values = torch.cat([self.factors[name].rows() for name in small], 1)
+            parts.append((Rows(Rows(values).rows(pairs=pairs)), self._places(small)))
+        for name in chosen:
+            early = name in self.rows and self.pairs == pairs
+            rows = self.rows[name] if early else self.factors[name].rows(pairs=pairs)
+            parts.append((Rows(rows), self.slots[name]))
+        done = {*small, *chosen}
+        return parts, {name: factor for name, factor in self.factors.items() if name not in done}
+
+    def _places(self, names: tuple[str, ...]) -> Tensor:
+        if names not in self.habit.places:
+            spans = [torch.arange(self.slots[name].start, self.slots[name].stop) for name in names]
+            self.habit.places[names] = torch.cat(spans).to(self.like.device)
+        return self.habit.places[names]
 
 
-def as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: bool) -> frozenset[str]:
+@dataclass(frozen=True)
+class Block:
+    """Products of ``count`` vectors, summed over the parts of the parameter vector.
+
+    The vectors are ``scale`` times what the ``parts`` say, and differences of what ``single`` ones say.
+    """
+
+    count: int
+    parts: Sequence[Part]
+    single: Sequence[Part]
+    slots: Slots
+    scale: float
+    like: Tensor
+
+    def __len__(self) -> int:
+        return self.count
+
+    def gram(self) -> Tensor:
+        total = self.like.new_zeros(self.count, self.count)
+        for factor, _ in self.parts:
+            total += factor.gram()
+        if self.single:
+            total += _apart(_apart(sum(factor.gram() for factor, _ in self.single)).T)
+        return total.mul_(self.scale**2)
+
+    def dot(self, vector: Any) -> Tensor:
+        along = torch.as_tensor(vector).to(self.like)
+        total = self.like.new_zeros(self.count)
+        for factor, place in self.parts:
+            total += factor.dot(along[place])
+        if self.single:
+            total += _apart(sum(factor.dot(along[place]) for factor, place in self.single))
+        return total.mul_(self.scale)
+
+    def combine(self, weights: npt.NDArray[np.float64]) -> Tensor:
+        return self.add_to(self.like.new_zeros(max(slot.stop for slot in self.slots.values())), weights)
+
+    def add_to(self, total: Any, weights: npt.NDArray[np.float64]) -> Tensor:
+        """Add the weighted sum to a vector, in place if it is one of ours."""
+        ours = isinstance(total, Tensor) and total.dtype == self.like.dtype
+        out: Tensor = total if ours else torch.as_tensor(total).to(self.like, copy=True)
+        shares = torch.as_tensor(np.asarray(weights, np.float64) * self.scale).to(self.like)
+        for factor, place in self.parts:
+            if isinstance(place, slice):
+                factor.add(shares, out[place])
+            else:
+                out.index_add_(0, place, factor.rows().T @ shares)
+        if self.single:
+            both = torch.stack([shares, -shares], 1).flatten()
+            for factor, place in self.single:
+                factor.add(both, out[place])
+        return out
+
+
+def _apart(x: Any) -> Tensor:
+    """Differences of consecutive entries."""
+    apart: Tensor = x[0::2] - x[1::2]
+    return apart
+
+
+def as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: bool) -> list[str]:
     """The parameters whose gradients are best written out, and fit: most positions first."""
     heavy = [(positions(f), name, f) for name, f in factors.items() if isinstance(f, Heavy | Tied)]
-    chosen = set()
+    chosen = []
     for _, name, factor in sorted((each for each in heavy if not as_ghost(each[2])), reverse=True):
         room = len(factor) // (2 if pairs else 1) * factor.length * size
         if room <= allowance:
             allowance -= room
-            chosen.add(name)
-    return frozenset(chosen)
+            chosen.append(name)
+    return chosen
 
 
-def as_ghost(factor: Heavy | Tied) -> bool:
+def as_ghost(factor: Any) -> bool:
     """Whether a factor is best left as it is."""
-    return not isinstance(factor, Tied) and factor.ghostly()
+    return factor.ghostly() if isinstance(factor, Heavy) else not isinstance(factor, Tied)
 
 
 def positions(factor: Heavy | Tied) -> int:

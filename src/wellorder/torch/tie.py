@@ -32,13 +32,14 @@ class Knot:
         self._cut: dict[str, nn.Parameter] = {}
         self._handles = [
             module.register_forward_pre_hook(Loosen(self)),
-            module.register_forward_hook(Fasten(self), with_kwargs=True, always_call=True),
+            module.register_forward_hook(Fasten(self), always_call=True),
         ]
 
-    def loosen(self) -> None:
-        """Cut the weights off before the layer runs."""
+    def loosen(self, args: tuple[Any, ...]) -> None:
+        """Cut the weights off before the layer runs; a linear layer of one position has nothing to gain."""
         self.mend()
-        if not torch.is_grad_enabled() or _transformed():
+        alone = not args or (args[0].ndim <= 2 and isinstance(self.module, nn.Linear))
+        if alone or not torch.is_grad_enabled() or _transformed():
             return
         held = {name: self.module._parameters.get(name) for name in ("weight", "bias")}
         cut = {name: p for name, p in held.items() if p is not None and p.requires_grad}
@@ -54,14 +55,13 @@ class Knot:
             p.requires_grad_(True)
         return cut
 
-    def fasten(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Tensor | None:
+    def fasten(self, args: tuple[Any, ...], output: Any) -> Tensor | None:
         """Tie the weights to the output of the layer that ran; there is none if it raised."""
         cut = self.mend()
         if not cut or not isinstance(output, Tensor):
             return None
-        given = args[0] if args else kwargs["input"]
         whole = output.clone() if output._is_view() else output  # a view's history cannot be replaced
-        tied: Tensor = Tie.apply(whole, given, self, tuple(cut), *cut.values())  # type: ignore[no-untyped-call]
+        tied: Tensor = Tie.apply(whole, args[0], self, tuple(cut), *cut.values())  # type: ignore[no-untyped-call]
         tied.register_hook(self.see)
         return tied
 
@@ -114,10 +114,10 @@ class Loosen:
     def __init__(self, knot: Knot) -> None:
         self._knot = weakref.ref(knot)
 
-    def __call__(self, *_: Any) -> None:
+    def __call__(self, *call: Any) -> Any:
         knot = self._knot()
         if knot is not None:
-            knot.loosen()
+            knot.loosen(call[1])
 
     def __deepcopy__(self, memo: Any) -> Deaf:
         return Deaf()

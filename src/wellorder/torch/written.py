@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-HOT = 1 << 19
+HOT = 1 << 20
 """Numbers worked on at a time: few enough for a processor's cache."""
 LAUNCH = 1 << 26
 """The same on an accelerator: many, for few launches."""
@@ -83,19 +83,23 @@ def summed(of: Pieces, *, keep: bool, pairs: bool = False) -> tuple[Tensor, Tens
 
 
 def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
-    """Gradients of a few examples at a time, (n, G, o, i), with the first one's place, which is even."""
+    """Gradients of a few examples at a time, (n, G, o, i), with the first one's place, which is even.
+
+    All come in the same memory: it stays in the cache.
+    """
     b, groups, positions, left, right = of.shape
     room = HOT if of.left.device.type == "cpu" else LAUNCH
-    step = max(2, room // (groups * right * (left + positions)) // 2 * 2)
+    step = min(max(2, room // (groups * right * (left + positions)) // 2 * 2), b)
+    space = of.left.new_empty(step * groups, left, right, dtype=of.kind or of.left.dtype)
     for first in range(0, b, step):
-        yield first, torch.matmul(*of.piece(slice(first, first + step)))
+        e, a = (x.flatten(0, 1) for x in of.piece(slice(first, first + step)))
+        torch.bmm(e, a, out=space[: len(e)])
+        yield first, space[: len(e)].view(-1, groups, left, right)
 
 
 def _room(of: Pieces, *, pairs: bool) -> Tensor:
     b, groups, _, left, right = of.shape
-    return torch.empty(
-        b // 2 if pairs else b, groups, left, right, dtype=of.kind or of.left.dtype, device=of.left.device
-    )
+    return of.left.new_empty(b // 2 if pairs else b, groups, left, right, dtype=of.kind or of.left.dtype)
 
 
 def _place(out: Tensor, first: int, rows: Tensor, *, pairs: bool) -> None:
