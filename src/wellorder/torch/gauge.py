@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -40,7 +42,7 @@ class Gauge:
         sums = np.stack(self.sums)
         counts = np.array(self.counts, np.float64)
         mean = sums.sum(axis=0, dtype=np.float64) / counts.sum()
-        return float(_largest(sums, counts, mean, np.zeros_like(mean))) ** 0.5
+        return math.sqrt(_largest(sums, counts, mean, np.zeros_like(mean)))
 
 
 @fast

@@ -45,9 +45,9 @@ class Coordinates:
         self._handles: list[Any] = []
         self._shares: list[int] = []
         self._read: dict[int, Tensor] = {}
-        largest = max(p.numel() for _, p in named)
+        first, largest = max(((name, p.numel()) for name, p in named), key=lambda each: each[1])
         for name, p in named:
-            share = p.numel() if total <= count else max(int(count * p.numel() / total), p.numel() == largest)
+            share = p.numel() if total <= count else max(int(count * p.numel() / total), int(name == first))
             if not share or (total > count and SMALL * p.numel() < largest):
                 continue
             index = None

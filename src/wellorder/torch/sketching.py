@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from wellorder.torch.layers import CONVS, Layer, survey
 from wellorder.torch.presence import UNHEARD, Reached
-from wellorder.torch.projection import Projection, rows_of
+from wellorder.torch.projection import Projection, rows_of, sizes_of
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 
@@ -28,7 +28,7 @@ class Sketch:
 
     size: int = 512
     height: int = 16
-    filters: int = 4
+    filters: int = 8
     side: int = 12
     layers: int = 16
     mean: bool = True
@@ -124,6 +124,17 @@ def spread(layers: list[Layer], count: int) -> list[Layer]:
     if len(layers) <= count:
         return layers
     return [layers[-1 - round(i * (len(layers) - 1) / max(count - 1, 1))] for i in range(count)][::-1]
+
+
+def modelled(spec: Sketch, layers: list[Layer]) -> tuple[int, float]:
+    """Numbers in a row, and what the sketch adds to a step's multiplications, relative to them.
+
+    The latter is a bound: as if all positions of a convolution were looked at.
+    """
+    sizes = {id(x): sizes_of(x.module, spec.size, spec.height, spec.filters) for x in layers}
+    chosen = [sizes[id(x)] for x in spread(layers, spec.layers)]
+    training = sum(each.training for each in sizes.values())
+    return max(x.height * x.width for x in chosen), sum(x.sketching for x in chosen) / max(training, 1)
 
 
 def sketchable(layers: list[Layer]) -> list[Layer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
@@ -14,13 +15,15 @@ from wellorder.torch.exact import Exact, ExactSource
 from wellorder.torch.layers import survey
 from wellorder.torch.microbatch import MicroBatch, MicroBatchSource
 from wellorder.torch.record import Record
-from wellorder.torch.sketching import Sketch, SketchSource, sketchable
+from wellorder.torch.sketching import Sketch, SketchSource, modelled, sketchable
 from wellorder.torch.tape import Scaler
 
 Spec = Exact | Sketch | MicroBatch
 NAMES: dict[str, Spec] = {"exact": Exact(), "sketch": Sketch(), "batch": MicroBatch()}
 ROOM = 1 << 31
 """Bytes that a sketch's rows may take before "auto" makes them shorter."""
+MOST = 1.0
+"""Multiplications of a sketch, relative to the training step's, before "auto" makes its rows shorter."""
 
 
 class Source(Protocol):
@@ -59,7 +62,7 @@ class Choice(NamedTuple):
 
 
 def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choice:
-    """Settle which signals to collect: as asked, or for "auto" by what policy and model allow."""
+    """Settle which signals to collect: as asked, or for "auto" by policy, model and modelled cost."""
     if isinstance(signals, Spec):
         return Choice(signals, "as asked")
     if signals != "auto":
@@ -75,17 +78,20 @@ def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choic
         return Choice(
             MicroBatch(), "hooks inside a compiled model are not called; gradients of micro-batches are"
         )
-    if not sketchable(survey(model, inside=True)):
+    layers = sketchable(survey(model, inside=True))
+    if not layers:
         if isinstance(policy, Herding):
             return Choice(MicroBatch(), "no layer can be sketched, and Herding keeps rows")
         return Choice(Exact(), "no layer can be sketched")
-    size = Sketch().size
-    while n * size * 4 > ROOM and size > 64:
-        size //= 2
-    if n * size * 4 > ROOM:
+    spec = Sketch()
+    numbers, share = modelled(spec, layers)
+    while spec.size > 64 and (4 * n * numbers > ROOM or share > MOST):
+        spec = replace(spec, size=spec.size // 2)
+        numbers, share = modelled(spec, layers)
+    if 4 * n * numbers > ROOM:
         return Choice(MicroBatch(), f"rows for {n} examples would take more than {ROOM >> 30} GiB")
-    why = f"up to {size} numbers an example, {n * size * 4 / 2**20:.0f} MiB of rows"
-    return Choice(Sketch(size=size), why)
+    why = f"{numbers} numbers an example, {4 * n * numbers / 2**20:.0f} MiB of rows"
+    return Choice(spec, f"{why}, modelled at {100 * share:.1f} % of a step's multiplications or less")
 
 
 def watch(
