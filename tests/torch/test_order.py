@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import GraB, PairGraB
-from wellorder.torch import ordered
+from wellorder.torch import Exact, ordered
+from wellorder.torch.networks import CNN
 
 
 def gradient(model, x, y):
@@ -70,6 +72,24 @@ def test_three_epochs_of_exact_signals_equal_explicit_gradients(
     orders = [*train(loader, model, epochs=3), loader.order]
     expected = naive(make_model(kind), make_data(kind, 29), first, 3, 6, isinstance(policy, PairGraB))
     np.testing.assert_array_equal(orders, expected)
+    assert len({tuple(o) for o in orders}) == 4
+
+
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=["GraB", "PairGraB"])
+@pytest.mark.parametrize("deferred", [True, False])
+def test_three_epochs_of_a_large_cnn_equal_explicit_gradients(policy, deferred, train):
+    def model():
+        torch.manual_seed(0)
+        return CNN().double()
+
+    gen = torch.Generator().manual_seed(0)
+    data = TensorDataset(torch.randn(11, 3, 32, 32, generator=gen).double(), torch.arange(11) % 10)
+    ours = model()
+    given = DataLoader(data, batch_size=4, shuffle=True)
+    loader = ordered(given, ours, policy, seed=3, signals=Exact(deferred=deferred))
+    first = loader.order.copy()
+    orders = [*train(loader, ours, epochs=3), loader.order]
+    np.testing.assert_array_equal(orders, naive(model(), data, first, 3, 4, isinstance(policy, PairGraB)))
     assert len({tuple(o) for o in orders}) == 4
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from wellorder.torch.layers import CONVS, Layer, of_bias, of_weight
 from wellorder.torch.tape import Deaf
@@ -32,7 +33,7 @@ class Knot:
         self._cut: dict[str, nn.Parameter] = {}
         self._handles = [
             module.register_forward_pre_hook(Loosen(self)),
-            module.register_forward_hook(Fasten(self), always_call=True),
+            module.register_forward_hook(Fasten(self), prepend=True, always_call=True),
         ]
 
     def loosen(self, args: tuple[Any, ...]) -> None:
@@ -45,14 +46,12 @@ class Knot:
         cut = {name: p for name, p in held.items() if p is not None and p.requires_grad}
         if "weight" in cut and all(p.is_leaf and not p.is_complex() for p in cut.values()):
             self._cut = cut
-            for p in cut.values():
-                p.requires_grad_(False)
+            self.module._parameters.update({name: p.detach() for name, p in cut.items()})
 
     def mend(self) -> dict[str, nn.Parameter]:
         """Undo `loosen`; returns what was cut."""
         cut, self._cut = self._cut, {}
-        for p in cut.values():
-            p.requires_grad_(True)
+        self.module._parameters.update(cut)
         return cut
 
     def fasten(self, args: tuple[Any, ...], output: Any) -> Tensor | None:
@@ -94,18 +93,34 @@ class Tie(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, output: Tensor, given: Tensor, knot: Knot, names: tuple[str, ...], *_: Tensor
+        ctx: Any, output: Tensor, given: Tensor, knot: Knot, names: tuple[str, ...], *cut: Tensor
     ) -> Tensor:
         ctx.mark_dirty(output)
-        ctx.save_for_backward(given)
+        ctx.save_for_backward(given, cut[0])
         ctx.knot, ctx.names = knot, names
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (given,), gradient = ctx.saved_tensors, gradients[0]
+        (given, weight), gradient, more = ctx.saved_tensors, gradients[0], None
         with torch.autocast(gradient.device.type, enabled=False):
-            return (gradient, None, None, None, *ctx.knot.gradients(gradient, given, ctx.names))
+            if torch.is_grad_enabled() and ctx.needs_input_grad[1]:
+                more = _unseen(ctx.knot.module, given, gradient, weight)
+            return (gradient, more, None, None, *ctx.knot.gradients(gradient, given, ctx.names))
+
+
+def _unseen(module: Any, given: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:
+    """Zeros, whose derivative is that of the input's gradient for the weights, which were cut off from it."""
+    x, w = given.detach().to(gradient.dtype).requires_grad_(), weight.to(gradient.dtype)
+    found = []
+    for each in (w, w.detach()):
+        out = (
+            functional.linear(x, each)
+            if isinstance(module, nn.Linear)
+            else module._conv_forward(x, each, None)
+        )
+        found.append(torch.autograd.grad(out, x, gradient, create_graph=True)[0])
+    return (found[0] - found[1]).to(given.dtype)
 
 
 class Loosen:

@@ -1,0 +1,247 @@
+"""Weights whose gradient is the sum of the per-example ones: training sees what autograd would have made."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from wellorder.torch.exact import Exact, ExactSource
+
+
+class Net(nn.Module):
+    """Convolutions of all sorts, one called twice; a linear layer over positions, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv2d(2, 4, 3, padding=1)
+        self.two = nn.Conv2d(4, 4, 3, padding="same", groups=2, bias=False)
+        self.three = nn.Conv2d(4, 6, 3, stride=2, padding=1, padding_mode="circular")
+        self.mix, self.head = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        x = functional.relu(self.one(x), inplace=True)
+        x = torch.tanh(self.two(torch.tanh(self.two(x))))
+        x = self.three(x).relu_().flatten(2).mT
+        return self.head(torch.tanh(self.mix(x)).mean(1))
+
+
+def net(dtype=torch.float64):
+    torch.manual_seed(0)
+    return Net().to(dtype)
+
+
+def images(b=4, dtype=torch.float64, seed=0):
+    return torch.randn(b, 2, 6, 6, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def loss(model, x):
+    return model(x).square().sum()
+
+
+def gradients(model):
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def close(ours, theirs, **tolerance):
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, **tolerance)
+
+
+@pytest.fixture
+def pair():
+    """A model with ties, its source in mid-training, and the same model without."""
+    model = net()
+    source = ExactSource(Exact(mean=False), model)
+    for seed in (8, 9):  # what is written out early is known after the first batches
+        source.open(4)
+        loss(model, images(seed=seed)).backward()
+        source.close().differences([]).gram()
+    model.zero_grad()
+    source.open(4)
+    yield model, source, net()
+    source.remove()
+
+
+def test_gradients_are_those_of_autograd(pair):
+    model, _, plain = pair
+    for each in (model, plain):
+        loss(each, images()).backward()
+    close(gradients(model), gradients(plain))
+    assert all(isinstance(p, nn.Parameter) for p in model.parameters())
+
+
+def test_the_sum_of_what_was_written_out_is_what_the_weights_got(pair):
+    model, source, _ = pair
+    loss(model, images()).backward()
+    total = source.close().combine(np.ones(4))
+    torch.testing.assert_close(total, torch.cat([g.flatten() for g in gradients(model)]))
+
+
+def test_gradients_accumulate_and_parameter_hooks_see_each(pair):
+    model, _, plain = pair
+    seen = [], []
+    for each, to in zip((model, plain), seen, strict=True):
+        each.one.weight.register_hook(lambda g, to=to: to.append(g.clone()))
+        loss(each, images(seed=1)).backward()
+        loss(each, images(seed=2)).backward()
+    close(gradients(model), gradients(plain))
+    close(*seen)
+
+
+def test_one_graph_may_be_used_twice(pair):
+    model, _, plain = pair
+    for each in (model, plain):
+        total = loss(each, images())
+        total.backward(retain_graph=True)
+        total.backward()
+    close(gradients(model), gradients(plain))
+
+
+def test_second_derivatives_are_those_of_autograd(pair):
+    model, _, plain = pair
+    for each in (model, plain):
+        first = torch.autograd.grad(loss(each, images()), list(each.parameters()), create_graph=True)
+        sum(g.square().sum() for g in first).backward()
+    close(gradients(model), gradients(plain))
+
+
+def test_a_gradient_changed_on_its_way_changes_the_weights(pair):
+    model, _, plain = pair
+    for each in (model, plain):
+        each.three.register_forward_hook(lambda _, __, out: out.register_hook(lambda e: 3 * e) and None)
+        loss(each, images()).backward()
+    close(gradients(model), gradients(plain))
+
+
+def test_passes_that_are_ignored_or_belong_to_no_batch_train_all_the_same(pair):
+    model, source, plain = pair
+    with source.silent():
+        loss(model, images(seed=1)).backward()
+    source.pause()
+    loss(model, images(seed=2)).backward()
+    for seed in (1, 2):
+        loss(plain, images(seed=seed)).backward()
+    close(gradients(model), gradients(plain))
+
+
+def test_frozen_weights_stay_frozen(pair):
+    model, source, plain = pair
+    for each in (model, plain):
+        each.one.weight.requires_grad_(False)
+        each.mix.bias.requires_grad_(False)
+        loss(each, images()).backward()
+    close(gradients(model), gradients(plain))
+    assert not model.one.weight.requires_grad
+    assert source.close() is not None
+
+
+def test_without_gradients_there_is_no_graph(pair):
+    model, _, _ = pair
+    with torch.no_grad():
+        assert not model(images()).requires_grad
+    with torch.inference_mode():
+        model(images())
+
+
+def test_a_forward_pass_that_fails_leaves_the_weights_trainable(pair):
+    model, source, _ = pair
+    with pytest.raises(RuntimeError):
+        model(torch.zeros(4, 5, 6, 6, dtype=torch.float64))
+    assert all(isinstance(p, nn.Parameter) for p in model.parameters())
+    model.two.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        model(images())
+    source.open(4)
+    assert all(isinstance(p, nn.Parameter) for p in model.parameters())
+
+
+def test_copies_of_the_model_are_as_any_other(pair):
+    model, _, plain = pair
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    loss(plain, images()).backward()
+    for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        loss(other, images()).backward()
+        close(gradients(other), gradients(plain))
+
+
+def test_functional_transforms_pass_through(pair):
+    model, _, plain = pair
+    params = dict(plain.named_parameters())
+    ours, theirs = (
+        torch.func.grad(lambda p, each=each: torch.func.functional_call(each, p, images()).square().sum())(
+            params
+        )
+        for each in (model, plain)
+    )
+    close(ours.values(), theirs.values())
+
+
+def test_autocast_gives_gradients_of_the_weights_own_precision():
+    found = []
+    for tied in (True, False):
+        model = net(torch.float32)
+        source = ExactSource(Exact(mean=False), model) if tied else None
+        for _ in range(2):
+            model.zero_grad()
+            if source is not None:
+                source.open(4)
+            with torch.autocast("cpu", torch.bfloat16):
+                total = loss(model, images(dtype=torch.float32))
+            total.backward()
+            if source is not None:
+                source.close().differences([]).gram()
+        found.append(gradients(model))
+    assert all(g.dtype == torch.float32 for g in found[0])
+    close(*found, rtol=0.1, atol=0.1)
+
+
+class Doubling:
+    """A loss scaler."""
+
+    def scale(self, outputs):
+        return outputs * 1024.0
+
+
+def test_a_loss_scale_stays_in_the_gradients_and_out_of_the_signals():
+    model, plain = net(), net()
+    source = ExactSource(Exact(mean=False), model, scaler=Doubling())
+    for _ in range(2):
+        model.zero_grad()
+        source.open(4)
+        (1024.0 * loss(model, images())).backward()
+        signals = source.close()
+        signals.differences([]).gram()
+    (1024.0 * loss(plain, images())).backward()
+    close(gradients(model), gradients(plain), rtol=1e-4, atol=1e-4)
+    total = torch.cat([g.flatten() for g in gradients(plain)]) / 1024.0
+    torch.testing.assert_close(signals.combine(np.ones(4)), total, rtol=1e-4, atol=1e-4)
+
+
+def test_deferred_or_not_signals_and_gradients_are_the_same():
+    found = []
+    for deferred in (True, False):
+        model = net()
+        source = ExactSource(Exact(mean=False, deferred=deferred), model)
+        for _ in range(3):
+            model.zero_grad()
+            source.open(4)
+            loss(model, images()).backward()
+            pairs = source.close().differences([])
+            products = (pairs.gram(), pairs.dot(torch.ones(source.dim).double()), pairs.combine(np.ones(2)))
+        found.append([*products, *gradients(model)])
+        source.remove()
+    close(*found)
+
+
+def test_removing_takes_all_hooks_off():
+    model = net()
+    ExactSource(Exact(), model).remove()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
