@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import statistics
 import sys
@@ -98,10 +99,12 @@ def measure(name: str, rounds: int) -> dict[str, float]:
     trainers = [Trainer(make, batch, rows, kind) for kind in kinds]
     times: list[list[float]] = [[] for _ in kinds]
     for turn in range(rounds + 3):
-        for trainer, spent in zip(trainers, times, strict=True):
-            seconds = trainer.step()
+        for which in random.Random(turn).sample(
+            range(len(kinds)), len(kinds)
+        ):  # each after each other's caches
+            seconds = trainers[which].step()
             if turn >= 3:
-                spent.append(seconds)
+                times[which].append(seconds)
     medians = [
         statistics.median(spent) + statistics.median(trainer.ends) / STEPS
         for trainer, spent in zip(trainers, times, strict=True)

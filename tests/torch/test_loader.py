@@ -395,7 +395,7 @@ def test_sketches_keep_inner_products_on_average(kind_of):
         "embedding": (nn.Embedding(50, 30, padding_idx=3), torch.randint(0, 50, (4, 6))),
     }[kind_of]
     exact = ExactSource(Exact(mean=False), model)
-    sources = [SketchSource(Sketch(side=99, mean=False), model, seed) for seed in range(100)]
+    sources = [SketchSource(Sketch(side=99, pool=False, mean=False), model, seed) for seed in range(100)]
     for source in (exact, *sources):
         source.open(4)
     model(x).pow(3).sum().backward()

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from wellorder.torch import Sketch
+from wellorder.torch import Exact, Sketch
+from wellorder.torch.exact import ExactSource
 from wellorder.torch.sketching import SketchSource
 
 
@@ -77,13 +78,57 @@ def test_rows_are_the_projected_gradients():
     """By hand: Σ_t (P e_t) ⊗ (Q a_t), times the batch, since the loss is a mean."""
     torch.manual_seed(0)
     layer = nn.Linear(30, 20, bias=False)
+    source = SketchSource(Sketch(size=64, height=8, pool=False), layer, 0)
+    x = torch.randn(4, 7, 30)
+    source.open(4)
+    out = layer(x)
+    weight = torch.randn_like(out)
+    (out * weight).sum().div(4).backward()
+    shape = source._map(source.layers[0], pool=False)
+    left, (right, _) = shape._outward(x)[0], shape._inward(x, 1)
+    by_hand = torch.einsum("bto,po,bti,qi->bpq", weight, left, x, right).flatten(1)
+    torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pooled_sequence_is_one_position():
+    torch.manual_seed(0)
+    layer = nn.Linear(30, 100)
     source = SketchSource(Sketch(size=64, height=8), layer, 0)
     x = torch.randn(4, 7, 30)
     source.open(4)
     out = layer(x)
     weight = torch.randn_like(out)
     (out * weight).sum().div(4).backward()
-    [shape] = source._maps.values()
-    left, (right, _) = shape._outward(x)[0], shape._inward(x, 1)
-    by_hand = torch.einsum("bto,po,bti,qi->bpq", weight, left, x, right).flatten(1)
+    shape = source._map(source.layers[0], pool=True)
+    assert shape.place == (0, 32, 2)
+    left, (right, constant) = shape._outward(x)[0], shape._inward(x, 1)
+    by_hand = torch.einsum("bo,po,bq->bpq", weight.sum(1), left, x.mean(1) @ right.T + constant).flatten(1)
     torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
+
+
+class TiedPair(nn.Module):
+    """An embedding and an output layer with one table."""
+
+    def __init__(self, words=40, width=12):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.tokens(ids)))
+
+
+def test_a_table_that_two_layers_share_keeps_the_products_between_them():
+    torch.manual_seed(0)
+    model, ids = TiedPair(), torch.randint(0, 40, (4, 6))
+    exact = ExactSource(Exact(mean=False), model)
+    sources = [SketchSource(Sketch(mean=False, pool=False), model, seed) for seed in range(150)]
+    for source in (exact, *sources):
+        source.open(4)
+    model(ids).pow(3).sum().backward()
+    truth = exact.close().gram()
+    grams = torch.stack([rows @ rows.T for rows in (source.close() for source in sources)])
+    noise = grams.std(0) / 150**0.5
+    assert bool(((grams.mean(0) - truth).abs() < 4.5 * noise + 1e-4 * truth.diagonal().max()).all())
+    apart = grams.mean(0).diagonal() / truth.diagonal()
+    assert bool((abs(apart - 1) < 0.25).all())

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from wellorder.order import rng
 from wellorder.torch.layers import Layer
 
-MIXED = 4
+MIXED, TALLER = 4, 4
 
 
 class Place(NamedTuple):
@@ -43,6 +43,12 @@ class Sizes(NamedTuple):
     width: int
     channels: int
     lookup: bool
+    pool: bool
+
+    @property
+    def size(self) -> int:
+        """Numbers in the sketch."""
+        return self.height * self.width
 
     @property
     def training(self) -> int:
@@ -59,8 +65,8 @@ class Sizes(NamedTuple):
         return left + (0 if self.lookup else right) + self.groups * self.height * self.width
 
 
-def sizes_of(module: Any, size: int, height: int, filters: int) -> Sizes:
-    """How a layer is sketched by about ``size`` numbers."""
+def sizes_of(module: Any, size: int, height: int, filters: int, *, pool: bool = False) -> Sizes:
+    """How a layer is sketched by about ``size`` numbers; pooled, P may be `TALLER`, as sequences need."""
     weight, bias = module.weight, getattr(module, "bias", None)
     conv, lookup = isinstance(module, _ConvNd), isinstance(module, nn.Embedding)
     groups = module.groups if conv else 1
@@ -68,10 +74,12 @@ def sizes_of(module: Any, size: int, height: int, filters: int) -> Sizes:
         outputs, inputs = weight.shape[1], weight.shape[0]
     else:
         outputs, inputs = weight.shape[0] // groups, weight[0].numel()
-    tall = min(outputs, best_height(size, height, 1 if lookup else inputs, outputs))
+    pool = pool and not conv and not lookup
+    best = TALLER * height if pool else best_height(size, height, 1 if lookup else inputs, outputs)
+    tall = min(outputs, best, size)
     wide = min(inputs + (bias is not None), max(1, size // tall))
     channels = module.in_channels if conv and groups == 1 and module.in_channels > MIXED else 0
-    return Sizes(groups, outputs, inputs, tall, min(wide, filters) if conv else wide, channels, lookup)
+    return Sizes(groups, outputs, inputs, tall, min(wide, filters) if conv else wide, channels, lookup, pool)
 
 
 class Part(NamedTuple):
@@ -83,23 +91,24 @@ class Part(NamedTuple):
 
 
 class Projection:
-    """One layer's P and Q. ``size``, ``height``, ``filters`` and ``side`` as in `Sketch`.
+    """One layer's P and Q, of ``sizes``; the sketch begins at the number ``start`` of the rows.
 
-    A convolution's Q is itself one, with a longer stride. Where there are many channels, they are mixed to
-    `MIXED` before, by random signs too: inner products still keep their expectation, at a tenth of the cost.
+    A convolution's Q is itself one, at no more than ``side`` positions along each dimension. Where there are
+    many channels, they are mixed to `MIXED` before, by random signs too: inner products still keep their
+    expectation, at a tenth of the cost. If pooled, a linear layer's positions become one: e is summed, and a
+    averaged.
     """
 
-    def __init__(self, layer: Layer, seed: int, size: int, height: int, filters: int, side: int) -> None:
+    def __init__(self, layer: Layer, seed: int, sizes: Sizes, start: int, side: int) -> None:
         module: Any = layer.module
-        self.module, self.side = module, side
+        self.module, self.side, self._pool = module, side, sizes.pool
         weight, bias = module.weight, getattr(module, "bias", None)
         self._conv = isinstance(module, _ConvNd)
-        self._lookup = isinstance(module, nn.Embedding)
-        sizes = sizes_of(module, size, height, filters)
         groups, outputs, inputs = sizes.groups, sizes.outputs, sizes.inputs
         tall, width = sizes.height, sizes.width
-        self.place = Place(0, tall, width)
-        draw = rng(seed, 0, f"sketch.{layer.name}")
+        self.place = Place(start, tall, width)
+        self._lookup = sizes.lookup
+        draw = rng(seed, 0, f"{'pooled' if sizes.pool else 'sketch'}.{layer.name}")
 
         def signs(*shape: int) -> Tensor:
             drawn = draw.integers(0, 2, shape) * 2.0 - 1.0
@@ -127,7 +136,7 @@ class Projection:
             right, constant = self._inward(output, 1)
             if self._lookup:
                 return functional.embedding(given, right)
-            return functional.linear(given, right, constant)
+            return functional.linear(given.flatten(1, -2).mean(1) if self._pool else given, right, constant)
         m, padding, thin = self.module, self.module.padding, self._thin(output)
         right, constant = self._inward(output, math.prod(thin))
         if self._mix is not None:
@@ -145,6 +154,7 @@ class Projection:
         left = self._outward(gradient)
         b, (_, height, width) = gradient.shape[0], self.place
         if not self._conv:
+            gradient = gradient.flatten(1, -2).sum(1) if self._pool else gradient
             e = gradient if left is None else torch.matmul(gradient, left[0].T)
             return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width))
         thin, groups = self._thin(gradient), self.module.groups
@@ -177,6 +187,36 @@ class Projection:
         if key not in self._cast:
             self._cast[key] = (own * scale).to(like)
         return self._cast[key]
+
+
+class Shared:
+    """An embedding whose table is also a linear layer's weight: that layer's P and Q, in exchanged roles.
+
+    Both layers' parts of the gradient then meet in the same numbers, as they do in the parameter.
+    """
+
+    def __init__(self, layer: Layer, head: Projection) -> None:
+        module: Any = layer.module
+        self.head = head
+        own = torch.eye(module.num_embeddings).to(module.weight) if head._left is None else head._left[0]
+        self._table = own.T.clone()
+        if module.padding_idx is not None:
+            self._table[module.padding_idx] = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the linear layer's sketch lies."""
+        return self.head.place
+
+    def of_input(self, given: Tensor, output: Tensor) -> Tensor:
+        """P a."""
+        return functional.embedding(given, self.head._as(("table", id(self)), self._table, output))
+
+    def part(self, inward: Tensor, gradient: Tensor) -> Part:
+        """P a, and Q e beside it."""
+        b, (_, height, width) = gradient.shape[0], self.place
+        right = torch.matmul(gradient, self.head._inward(gradient, 1)[0].T)
+        return Part(self.place, inward.reshape(b, -1, height), right.reshape(b, -1, width))
 
 
 def best_height(size: int, height: int, inputs: int, outputs: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from wellorder.torch.layers import CONVS, Layer, survey
 from wellorder.torch.presence import UNHEARD, Reached
-from wellorder.torch.projection import Projection, rows_of, sizes_of
+from wellorder.torch.projection import Projection, Shared, Sizes, rows_of, sizes_of
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
 
@@ -22,15 +22,17 @@ class Sketch:
     P and Q are random signs, scaled so that inner products keep their expectation; where e is as short as
     its projection it is taken as it is. A bias is one more input that is always 1. ``height`` is about the
     rows of P; ``filters`` the rows of Q for a convolution, applied at no more than ``side`` positions along
-    each dimension; at most ``layers`` layers are sketched, evenly spread. ``mean`` says that the loss is a
-    mean over the batch, which is undone.
+    each dimension. With ``pool``, a linear layer on a sequence is seen through (P Σ_t e) ⊗ (Q mean_t a), with
+    a taller P: not the projected gradient, but cheaper, and better orders came of it. At most ``layers``
+    layers are sketched, evenly spread. ``mean`` says that the loss is a mean over the batch, which is undone.
     """
 
     size: int = 512
     height: int = 16
     filters: int = 8
     side: int = 12
-    layers: int = 16
+    layers: int = 8
+    pool: bool = True
     mean: bool = True
 
     def __post_init__(self) -> None:
@@ -53,15 +55,16 @@ class SketchSource:
                 f"model={type(model).__name__} has no nn.Linear, nn.Conv or nn.Embedding to sketch; "
                 'use signals="exact" or "batch"'
             )
-        self._maps = {
-            id(layer): Projection(layer, seed, spec.size, spec.height, spec.filters, spec.side)
-            for layer in self.layers
-        }
-        self.size = max(m.place.size for m in self._maps.values())
-        start = 0
-        for each in self._maps.values():
-            start = start if start + each.place.size <= self.size else 0
-            each.place, start = each.place._replace(start=start), start + each.place.size
+        self._seed = seed
+        self._heads = {id(x.module.weight): x for x in self.layers if isinstance(x.module, nn.Linear)}
+        self._maps: dict[tuple[str, bool], Projection | Shared] = {}
+        self._latest: dict[str, Projection | Shared] = {}
+        most = {x.name: max(self._sizes(x, pool=pool).size for pool in (False, True)) for x in self.layers}
+        self.size = max(most.values())
+        self._starts, start = {}, 0
+        for name, size in most.items():
+            start = start if start + size <= self.size else 0
+            self._starts[name], start = start, start + size
         self._reached: Reached | None = Reached(model)
         self.tape = Tape(self.layers, self._arrived, scaler, model, strict=strict, brief=self._brief)
 
@@ -92,20 +95,43 @@ class SketchSource:
         """Record nothing inside."""
         return silenced(self.tape, *([self._reached] if self._reached is not None else []))
 
-    def _brief(self, layer: Layer, given: Tensor, output: Tensor) -> Tensor:
-        return self._maps[id(layer)].of_input(given, output)
+    def _brief(self, layer: Layer, given: Tensor, output: Tensor) -> tuple[Projection | Shared, Tensor]:
+        plain = 1 if isinstance(layer.module, nn.Embedding) else 2
+        each = self._latest[layer.name] = self._map(layer, pool=given.ndim > plain)
+        return each, each.of_input(given, output)
+
+    def _map(self, layer: Layer, *, pool: bool) -> Projection | Shared:
+        """A layer's projections, made when first needed: for a sequence (``pool``), or for single vectors."""
+        pool = pool and self.spec.pool and not isinstance(layer.module, CONVS)
+        key = (layer.name, pool)
+        if key not in self._maps:
+            head = self._heads.get(id(layer.module.weight))
+            own = head if head is not None and isinstance(layer.module, nn.Embedding) else None
+            other = None if own is None else self._map(own, pool=pool)
+            if isinstance(other, Projection):
+                self._maps[key] = Shared(layer, other)
+            else:
+                start, sizes = self._starts[layer.name], self._sizes(layer, pool=pool)
+                self._maps[key] = Projection(layer, self._seed, sizes, start, self.spec.side)
+        return self._maps[key]
+
+    def _sizes(self, layer: Layer, *, pool: bool) -> Sizes:
+        spec = self.spec
+        return sizes_of(layer.module, spec.size, spec.height, spec.filters, pool=pool and spec.pool)
 
     def _arrived(self, visit: Visit, _: int, gradient: Tensor) -> None:
         if self._reached is not None:
             self._reached.remove()
             self._reached = None
-        visit.record.parts.append(self._maps[id(visit.layer)].part(visit.brief, gradient))
+        each, inward = visit.brief
+        visit.record.parts.append(each.part(inward, gradient))
 
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""
         how = {}
         for layer in self.layers:
-            _, height, width = self._maps[id(layer)].place
+            each = self._latest.get(layer.name) or self._map(layer, pool=False)
+            _, height, width = each.place
             known = {name: p for name, p in layer.parameters.items() if id(p) in self._names}
             for name, p in known.items():
                 numbers = f"{height}×{width} numbers" + " (with it)" * (name == "bias")
@@ -134,7 +160,7 @@ def modelled(spec: Sketch, layers: list[Layer]) -> tuple[int, float]:
     sizes = {id(x): sizes_of(x.module, spec.size, spec.height, spec.filters) for x in layers}
     chosen = [sizes[id(x)] for x in spread(layers, spec.layers)]
     training = sum(each.training for each in sizes.values())
-    return max(x.height * x.width for x in chosen), sum(x.sketching for x in chosen) / max(training, 1)
+    return max(x.size for x in chosen), sum(x.sketching for x in chosen) / max(training, 1)
 
 
 def sketchable(layers: list[Layer]) -> list[Layer]:

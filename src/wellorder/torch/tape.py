@@ -88,7 +88,7 @@ class Tape:
         model: nn.Module,
         *,
         strict: bool = True,
-        brief: Callable[[Layer, Tensor, Tensor], Tensor] | None = None,
+        brief: Callable[[Layer, Tensor, Tensor], Any] | None = None,
     ) -> None:
         layers = list(layers)
         self._brief = brief
