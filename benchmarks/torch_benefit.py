@@ -93,7 +93,7 @@ def together(
 def tune(options: argparse.Namespace, until: float) -> float:
     """RR's best step size on a grid around the task's own, by training loss after a quarter of the epochs."""
     own = RECIPES[options.task].step_size
-    grid = [own / 10**0.5, own, own * 10**0.5]
+    grid = [own * 10 ** (power / 2) for power in range(-2, 3)]
     epochs = max(1, options.epochs // 4)
     rows = together(options, [("RR", 100, step, epochs) for step in grid], until)
     reached = {step: [r for r in rows if r["step_size"] == step] for step in grid}

@@ -17,6 +17,8 @@ from wellorder.order import Order, frozen, visit
 from wellorder.policies import Herding
 from wellorder.policies.herding import HerdingState
 
+WARPS = 2
+
 
 @jit
 def _balance(rows, which, center, signs, count, dim, WIDE: tl.constexpr):
@@ -68,7 +70,7 @@ def advance(policy: Any, state: HerdingState, units: Order, rows: Tensor) -> Her
         steps = np.flatnonzero(along >= 0)
         which = torch.from_numpy(along[steps]).to(rows.device)
         wide = triton.next_power_of_2(rows.shape[1])
-        _balance[(1,)](rows, which, center, signs, len(steps), rows.shape[1], WIDE=wide, num_warps=2)
+        _balance[(1,)](rows, which, center, signs, len(steps), rows.shape[1], WIDE=wide, num_warps=WARPS)
         marks = np.zeros(len(order), np.int8)
         marks[steps] = signs.cpu().numpy()
         order = place(order, marks)

@@ -235,15 +235,15 @@ def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
     for part in parts:
         alike.setdefault(part.place, []).append(part)
     b = parts[0].left.shape[0]
-    whole = len(alike) == 1 and parts[0].place.size == size
-    rows = parts[0].left.new_empty((b, 0) if whole else (b, size), dtype=torch.float32).zero_()
+    rows = torch.zeros(b, size, device=parts[0].left.device)
     for place, group in alike.items():
-        left, right = (
-            (torch.cat(x, 1) if len(x) > 1 else x[0]).float()
-            for x in ([part.left for part in group], [part.right for part in group])
-        )
-        product = left.mT * right if left.shape[1] == 1 else torch.bmm(left.mT, right)
-        if whole:
-            return product.view(b, size).mul_(scale)
-        rows[:, place.start : place.start + place.size].add_(product.flatten(1), alpha=scale)
+        left, right = group[0].left, group[0].right
+        if len(group) > 1:
+            left, right = torch.cat([part.left for part in group], 1), torch.cat([p.right for p in group], 1)
+        left, right = left.float().mT, right.float()
+        target = rows[:, place.start : place.start + place.size].view(b, place.height, place.width)
+        if right.shape[1] == 1:
+            target.addcmul_(left, right, value=scale)
+        else:
+            target.add_(torch.bmm(left, right), alpha=scale)
     return rows

@@ -145,7 +145,7 @@ class Tape:
         if self.deaf or record is None or not torch.is_grad_enabled():
             return
         start = time.thread_time()
-        outputs, brief = tensors_in(output), None
+        outputs, brief = [output] if isinstance(output, Tensor) else tensors_in(output), None
         if self._brief is not None:
             if layer.name in self.left_out or not outputs[0].requires_grad:
                 return
