@@ -96,7 +96,7 @@ class Convolved:
     def rows(self, *, pairs: bool = False) -> Tensor:
         return written(self, pairs=pairs)
 
-    def piece(self, some: slice) -> tuple[Tensor, Tensor]:
+    def piece(self, some: slice, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Some examples' e, (n, G, o, T), and the patches that the filters saw, (n, G, T, i)."""
         image, left = cast(self.image[some], self.kind), cast(self.left[some], self.kind)
         if any(self._padding):
@@ -111,6 +111,8 @@ class Convolved:
                 *(s * d for s, d in zip(steps[2:], self.stride, strict=True)),
             ),
         )
+        if space is not None:
+            view = space[: view.numel()].view(view.shape).copy_(view)
         patches = view.reshape(b, self.groups, -1, places.numel())
         return left.reshape(b, self.groups, -1, places.numel()), patches.mT
 

@@ -21,7 +21,7 @@ from wellorder.torch.microbatch import Coordinates
 from wellorder.torch.presence import UNHEARD
 from wellorder.torch.record import Record
 from wellorder.torch.tape import Scaler, Tape, Visit, silenced
-from wellorder.torch.tie import Knot, tiable
+from wellorder.torch.tie import Knot, tiable, transformed
 from wellorder.torch.written import summed, written
 
 GLIMPSE = 1024
@@ -139,6 +139,8 @@ class ExactSource:
 
     def _take(self, visit: Visit, gradient: Tensor) -> None:
         """Make factors of a layer's input and output gradient; write rows out that will be asked for."""
+        if transformed():  # a functional transform's tensors do not outlive it
+            return
         layer, names = visit.layer, self._names[visit.layer.name]
         knot = self._knots.get(layer.name)
         tied = knot is not None and knot.seen is not None
@@ -258,8 +260,8 @@ def _does_not_add_up(name: str) -> str:
 
 def _retained() -> bool:
     """Whether the graph outlives this backward pass, so that its layers' inputs may be asked for again."""
-    kept: bool = torch._C._autograd._get_current_graph_task_keep_graph()
-    return kept
+    ask: Any = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return ask is None or bool(ask())
 
 
 def _widest(model: nn.Module) -> torch.dtype:

@@ -173,7 +173,7 @@ class Outer:
     def rows(self, *, pairs: bool = False) -> Tensor:
         return written(self, pairs=pairs)
 
-    def piece(self, some: slice) -> tuple[Tensor, Tensor]:
+    def piece(self, some: slice, space: Tensor | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Some examples' e, (n, G, o, T), and a, (n, G, T, i)."""
         left, right = Outer(self.left[some], self.right[some], self.kind)._wide()
         return left.mT, right

@@ -40,7 +40,7 @@ class Knot:
         """Cut the weights off before the layer runs; a linear layer of one position has nothing to gain."""
         self.mend()
         alone = not args or (args[0].ndim <= 2 and isinstance(self.module, nn.Linear))
-        if alone or not torch.is_grad_enabled() or _transformed():
+        if alone or not torch.is_grad_enabled() or transformed():
             return
         held = {name: self.module._parameters.get(name) for name in ("weight", "bias")}
         cut = {name: p for name, p in held.items() if p is not None and p.requires_grad}
@@ -149,7 +149,7 @@ class Fasten(Loosen):
         return None if knot is None else knot.fasten(*call[1:])
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Whether `torch.func` or a compiler is at work, which know no ties."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active or torch.compiler.is_compiling()

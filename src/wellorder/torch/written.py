@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -34,8 +35,8 @@ class Pieces(Protocol):
         """(b, G, T, o, i)."""
         ...
 
-    def piece(self, some: slice) -> tuple[Tensor, Tensor]:
-        """Some examples' e, (n, G, o, T), and a, (n, G, T, i)."""
+    def piece(self, some: slice, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Some examples' e, (n, G, o, T), and a, (n, G, T, i), which may be written to ``space``."""
         ...
 
 
@@ -88,13 +89,36 @@ def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
     All come in the same memory: it stays in the cache.
     """
     b, groups, positions, left, right = of.shape
+    each, patches = groups * left * right, groups * positions * right
     room = HOT if of.left.device.type == "cpu" else LAUNCH
-    step = min(max(2, room // (groups * right * (left + positions)) // 2 * 2), b)
-    space = of.left.new_empty(step * groups, left, right, dtype=of.kind or of.left.dtype)
+    step = min(max(2, room // (each + patches) // 2 * 2), b)
+    space = _space(of, step * (each + patches))
     for first in range(0, b, step):
-        e, a = (x.flatten(0, 1) for x in of.piece(slice(first, first + step)))
-        torch.bmm(e, a, out=space[: len(e)])
-        yield first, space[: len(e)].view(-1, groups, left, right)
+        e, a = (x.flatten(0, 1) for x in of.piece(slice(first, first + step), space[step * each :]))
+        rows = space[: len(e) * left * right].view(len(e), left, right)
+        torch.bmm(e, a, out=rows)
+        yield first, rows.view(-1, groups, left, right)
+
+
+def _space(of: Pieces, count: int) -> Tensor:
+    """Memory to work in: on a processor the thread's own, since the system charges for giving it out anew."""
+    kind = of.kind or of.left.dtype
+    if of.left.device.type != "cpu" or count > 4 * HOT:
+        return of.left.new_empty(count, dtype=kind)
+    held = _own.held
+    if kind not in held or len(held[kind]) < count:
+        held[kind] = torch.empty(count, dtype=kind)
+    return held[kind]
+
+
+class _Own(threading.local):
+    """A thread's own memory to work in."""
+
+    def __init__(self) -> None:
+        self.held: dict[torch.dtype, Tensor] = {}
+
+
+_own = _Own()
 
 
 def _room(of: Pieces, *, pairs: bool) -> Tensor:
