@@ -99,31 +99,42 @@ class Apart:
 
 
 @dataclass(frozen=True)
+class Written(Rows):
+    """Gradients that were written out in place of factors of so many ``terms``."""
+
+    terms: int
+
+    @property
+    def length(self) -> int:
+        """Numbers in one gradient."""
+        return self.values.shape[1]
+
+
+@dataclass(frozen=True)
 class Use:
-    """One use of a parameter; ``rows`` are its gradients if written out, or differences of ``pairs``."""
+    """One use of a parameter by a layer that held ``bytes``; ``rows`` are differences of pairs, if any."""
 
     name: str
     factor: Factor
     rows: Tensor | None = None
-    pairs: bool = False
+    bytes: int = 0
 
-    @property
-    def bytes(self) -> int:
-        """Memory of what went into the layer and came back."""
-        f: Any = self.factor
-        if isinstance(f, Outer):
-            return int(f.left.nbytes + f.right.nbytes)
-        return int(f.image.nbytes + f.left.nbytes) if isinstance(f, Convolved) else 0
+
+def held(factor: Factor) -> int:
+    """Bytes of what went into a layer and of what came back."""
+    if isinstance(factor, Outer):
+        return int(factor.left.nbytes + factor.right.nbytes)
+    return int(factor.image.nbytes + factor.left.nbytes) if isinstance(factor, Convolved) else 0
 
 
 def joined(uses: Sequence[Use]) -> Tensor | None:
-    """Rows of all uses together, if all those that take work were written out alike."""
+    """Differences of pairs of all uses together, if all those that take work were written out."""
     first, *others = sorted(uses, key=lambda use: isinstance(use.factor, Lookup))
     if any(isinstance(use.factor, Heavy) and use.rows is None for use in uses) or first.rows is None:
         return None
     for use in others:
         if use.rows is None:
-            add_rows(use.factor, first.rows, pairs=first.pairs)
+            add_rows(use.factor, first.rows, pairs=True)
         else:
             first.rows.add_(use.rows)
     return first.rows
@@ -134,6 +145,12 @@ def merge(uses: Sequence[Any]) -> Factor:
     if len(uses) == 1:
         only: Factor = uses[0]
         return only
+    whole = [use for use in uses if isinstance(use, Written)]
+    if whole:
+        for use in uses:
+            if use is not whole[0]:
+                add_rows(use, whole[0].values, pairs=False)
+        return whole[0]
     if all(isinstance(use, Rows) for use in uses):
         return Rows(torch.stack([use.values for use in uses]).sum(0))
     if all(isinstance(use, Lookup) for use in uses):

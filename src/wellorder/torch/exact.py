@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wellorder.torch.compound import Heavy, Use, joined, merge
+from wellorder.torch.compound import Heavy, Use, Written, held, joined, merge
 from wellorder.torch.factors import Rows
-from wellorder.torch.ghost import Ghost, Habit, as_rows
+from wellorder.torch.ghost import Ghost, Habit, as_rows, positions
 from wellorder.torch.layers import check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
 from wellorder.torch.presence import UNHEARD
@@ -119,11 +119,10 @@ class ExactSource:
             by_name[use.name].append(use)
         merged = {name: merge([use.factor for use in each]) for name, each in by_name.items()}
         rows = {name: found for name, each in by_name.items() if (found := joined(each)) is not None}
-        pairs = any(use.pairs for use in uses)
         scale = float(size) if self.spec.mean else 1.0
-        allowance = sum(use.bytes for use in uses)
+        allowance = 3 * sum(use.bytes for use in uses) // 2
         self._kept = set(as_rows(merged, allowance, self.like.element_size(), pairs=self._habit.pairs))
-        return Ghost(merged, self.slots, scale, self.like, allowance, rows, self._habit, pairs)
+        return Ghost(merged, self.slots, scale, self.like, allowance, rows, self._habit)
 
     def _arrived(self, visit: Visit, place: int, gradient: Tensor) -> None:
         if not visit.layer.whole:
@@ -158,7 +157,10 @@ class ExactSource:
                 rows = written(factor, pairs=pairs)
             if knot is not None and total is not None:
                 knot.made[inner] = self._scaled(total)
-            visit.record.visits.append(Use(name, factor, rows, pairs))
+            share = held(factor)
+            if rows is not None and not pairs:  # all that can be asked for
+                factor, rows = Written(rows, positions(factor)), None
+            visit.record.visits.append(Use(name, factor, rows, share))
         if not _retained():
             visit.args, visit.kwargs = (), {}
 

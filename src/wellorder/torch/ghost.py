@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellorder.torch.compound import Apart, Heavy, Tied
+from wellorder.torch.compound import Apart, Heavy, Tied, Written
 from wellorder.torch.factors import Factor, Rows
 
 Slots = Mapping[str, slice]
@@ -33,8 +33,8 @@ class Habit:
 class Ghost:
     """The gradients of b examples, which nobody writes out: ``scale`` times the factors of each parameter.
 
-    ``allowance`` bytes may be written out where that is cheaper than products of factors. ``rows`` are those
-    that were written already, or differences of ``pairs`` of them.
+    ``allowance`` bytes may be written out where that is cheaper than products of factors. ``rows`` are
+    differences of pairs that were written already.
     """
 
     factors: Mapping[str, Factor]
@@ -44,7 +44,6 @@ class Ghost:
     allowance: int = 0
     rows: Mapping[str, Tensor] = field(default_factory=dict)
     habit: Habit = field(default_factory=Habit)
-    pairs: bool = False
 
     def __len__(self) -> int:
         return len(next(iter(self.factors.values())))
@@ -100,13 +99,13 @@ class Ghost:
         """
         parts: list[Part] = []
         chosen = as_rows(self.factors, self.allowance, self.like.element_size(), pairs=pairs)
-        small = tuple(name for name, factor in self.factors.items() if isinstance(factor, Rows))
+        small = tuple(name for name, factor in self.factors.items() if type(factor) is Rows)
         if small:
             values = torch.cat([self.factors[name].rows() for name in small], 1)
             parts.append((Rows(Rows(values).rows(pairs=pairs)), self._places(small)))
         for name in chosen:
-            early = name in self.rows and self.pairs == pairs
-            rows = self.rows[name] if early else self.factors[name].rows(pairs=pairs)
+            early = self.rows.get(name) if pairs else None
+            rows = self.factors[name].rows(pairs=pairs) if early is None else early
             parts.append((Rows(rows), self.slots[name]))
         done = {*small, *chosen}
         return parts, {name: factor for name, factor in self.factors.items() if name not in done}
@@ -179,12 +178,13 @@ def _apart(x: Any) -> Tensor:
 
 
 def as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: bool) -> list[str]:
-    """The parameters whose gradients are best written out, and fit: most positions first."""
-    heavy = [(positions(f), name, f) for name, f in factors.items() if isinstance(f, Heavy | Tied)]
+    """The parameters whose gradients are best written out, and fit, most positions first; or are already."""
+    heavy: list[tuple[int, str, Any]]
+    heavy = [(positions(f), name, f) for name, f in factors.items() if not as_ghost(f)]
     chosen = []
-    for _, name, factor in sorted((each for each in heavy if not as_ghost(each[2])), reverse=True):
+    for _, name, factor in sorted(heavy, reverse=True):
         room = len(factor) // (2 if pairs else 1) * factor.length * size
-        if room <= allowance:
+        if room <= allowance or isinstance(factor, Written):
             allowance -= room
             chosen.append(name)
     return chosen
@@ -192,13 +192,12 @@ def as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: 
 
 def as_ghost(factor: Any) -> bool:
     """Whether a factor is best left as it is."""
-    return factor.ghostly() if isinstance(factor, Heavy) else not isinstance(factor, Tied)
+    return factor.ghostly() if isinstance(factor, Heavy) else not isinstance(factor, Tied | Written)
 
 
-def positions(factor: Heavy | Tied) -> int:
+def positions(factor: Any) -> int:
     """Terms that each gradient is the sum of."""
-    return factor.shape[2] if isinstance(factor, Heavy) else sum(map(positions, _heavy(factor)))
-
-
-def _heavy(factor: Tied) -> list[Heavy]:
-    return [use for use in factor.uses if isinstance(use, Heavy)]
+    if isinstance(factor, Tied):
+        return sum(factor.shape[2] for factor in factor.uses if isinstance(factor, Heavy))
+    terms: int = factor.terms if isinstance(factor, Written) else factor.shape[2]
+    return terms

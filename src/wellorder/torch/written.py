@@ -11,7 +11,7 @@ from torch import Tensor
 
 HOT = 1 << 20
 """Numbers worked on at a time: few enough for a processor's cache."""
-LAUNCH = 1 << 26
+LAUNCH = 1 << 25
 """The same on an accelerator: many, for few launches."""
 CHUNK = 1 << 22
 """Numbers written out at a time where rows are not kept."""
