@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,8 @@ from wellorder.torch.written import gram_by_parts, written
 class Convolved:
     """A convolution's gradients; ``image`` a is (b, C, …), ``left`` e is (b, O, …).
 
-    ``padding`` zeros belong on both sides of the image; ``kind`` is the precision of the products.
+    ``padding`` zeros belong on both sides of the image; ``kind`` is the precision of the products; ``box``
+    holds the gradients' sum, if anything.
     """
 
     image: Tensor
@@ -28,6 +30,7 @@ class Convolved:
     kernel: tuple[int, ...]
     padding: tuple[int, ...] = ()
     kind: torch.dtype | None = None
+    box: Sequence[Tensor] = ()
 
     def __len__(self) -> int:
         return len(self.image)
@@ -56,7 +59,7 @@ class Convolved:
 
     def part(self, some: slice) -> Convolved:
         """The gradients' entries for some channels."""
-        return replace(self, image=self.image[:, some]) if self.groups == 1 else self
+        return replace(self, image=self.image[:, some], box=()) if self.groups == 1 else self
 
     def ghostly(self) -> bool:
         """Whether products cost less from the factors."""
@@ -122,7 +125,7 @@ class Convolved:
         return Outer(left.mT, right)
 
     def take(self, index: Index) -> Convolved:
-        return replace(self, image=self.image[index], left=self.left[index])
+        return replace(self, image=self.image[index], left=self.left[index], box=())
 
     @property
     def _padding(self) -> tuple[int, ...]:

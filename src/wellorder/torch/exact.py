@@ -6,7 +6,7 @@ import math
 import time
 from collections import defaultdict
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -157,12 +157,19 @@ class ExactSource:
                 rows = written(factor, pairs=pairs)
             if knot is not None and total is not None:
                 knot.made[inner] = self._scaled(total)
+            elif knot is not None and tied and isinstance(factor, Heavy) and self._plain(gradient):
+                knot.box = []
+                factor = replace(factor, box=knot.box)
             share = held(factor)
             if rows is not None and not pairs:  # all that can be asked for
                 factor, rows = Written(rows, positions(factor)), None
             visit.record.visits.append(Use(name, factor, rows, share))
         if not _retained():
             visit.args, visit.kwargs = (), {}
+
+    def _plain(self, gradient: Tensor) -> bool:
+        """Whether the gradient that the weights get is of the signals' own precision and scale."""
+        return gradient.dtype == self.like.dtype and self.tape.scaler is None
 
     def _scaled(self, gradient: Tensor) -> Tensor:
         """Multiplied by the present loss scale again."""

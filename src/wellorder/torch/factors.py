@@ -6,6 +6,7 @@ need not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,12 +100,14 @@ class Rows:
 class Outer:
     """g_i = Σ_t e_it ⊗ a_it; ``left`` e (b, G, T, o), ``right`` a (b, G, T, i); G groups, T positions.
 
-    ``kind`` is the precision of the products, if it is not the factors'.
+    ``kind`` is the precision of the products, if it is not the factors'; ``box`` holds the gradients' sum, if
+    anything.
     """
 
     left: Tensor
     right: Tensor
     kind: torch.dtype | None = None
+    box: Sequence[Tensor] = ()
 
     def __len__(self) -> int:
         return len(self.left)

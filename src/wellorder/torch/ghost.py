@@ -158,17 +158,30 @@ class Block:
         """Add the weighted sum to a vector, in place if it is one of ours."""
         ours = isinstance(total, Tensor) and total.dtype == self.like.dtype
         out: Tensor = total if ours else torch.as_tensor(total).to(self.like, copy=True)
-        shares = torch.as_tensor(np.asarray(weights, np.float64) * self.scale).to(self.like)
-        for factor, place in self.parts:
-            if isinstance(place, slice):
-                factor.add(shares, out[place])
-            else:
-                out.index_add_(0, place, factor.rows().T @ shares)
+        shares = np.asarray(weights, np.float64) * self.scale
+        _add_all(self.parts, shares, out)
         if self.single:
-            both = torch.stack([shares, -shares], 1).flatten()
-            for factor, place in self.single:
-                factor.add(both, out[place])
+            _add_all(self.single, np.stack([shares, -shares], 1).ravel(), out)
         return out
+
+
+def _add_all(parts: Sequence[Part], weights: npt.NDArray[np.float64], out: Tensor) -> None:
+    shares = torch.as_tensor(weights).to(out)
+    size, few = np.abs(weights[0]), np.flatnonzero(weights < 0)
+    if 2 * len(few) > len(weights):
+        size, few = -size, np.flatnonzero(weights > 0)
+    signs = bool(np.all(np.abs(weights) == abs(size)))
+    index = torch.as_tensor(few).to(out.device) if signs else None
+    for factor, place in parts:
+        box: Any = getattr(factor, "box", ())
+        if not isinstance(place, slice):
+            out.index_add_(0, place, factor.rows().T @ shares)
+        elif index is not None and len(box) == 1:  # Σ ±g = ±(Σ g − 2 Σ g of the fewer ones)
+            out[place].add_(box[0], alpha=float(size))
+            if len(few):
+                factor.take(index).add(shares[index] * 2, out[place])
+        else:
+            factor.add(shares, out[place])
 
 
 def _apart(x: Any) -> Tensor:

@@ -24,12 +24,17 @@ def tiable(layer: Layer) -> bool:
 
 
 class Knot:
-    """One layer's tie: ``made`` are the weights' gradients for the output gradient ``seen``, if any."""
+    """One layer's tie: ``made`` are the weights' gradients for the output gradient ``seen``, if any.
+
+    A linear layer of one position has nothing to gain. A copy of the weight's gradient is laid into ``box``,
+    if somebody put one.
+    """
 
     def __init__(self, module: Any) -> None:
         self.module = module
         self.seen: Tensor | None = None
         self.made: dict[str, Tensor] = {}
+        self.box: list[Tensor] | None = None
         self._cut: dict[str, nn.Parameter] = {}
         self._handles = [
             module.register_forward_pre_hook(Loosen(self)),
@@ -37,7 +42,7 @@ class Knot:
         ]
 
     def loosen(self, args: tuple[Any, ...]) -> None:
-        """Cut the weights off before the layer runs; a linear layer of one position has nothing to gain."""
+        """Cut the weights off before the layer runs."""
         self.mend()
         alone = not args or (args[0].ndim <= 2 and isinstance(self.module, nn.Linear))
         if alone or not torch.is_grad_enabled() or transformed():
@@ -66,13 +71,16 @@ class Knot:
 
     def see(self, gradient: Tensor) -> None:
         """The output's gradient came, and is about to be heard."""
-        self.seen, self.made = gradient, {}
+        self.seen, self.made, self.box = gradient, {}, None
 
     def gradients(self, gradient: Tensor, given: Tensor, names: tuple[str, ...]) -> list[Tensor]:
         """The weights' gradients: those that were made of the same tensor, the others as autograd does."""
         same = gradient is self.seen and not torch.is_grad_enabled()
-        made, self.seen, self.made = self.made if same else {}, None, {}
+        made = self.made if same else {}
         found = [made[name] if name in made else self._plain(name, given, gradient) for name in names]
+        if same and self.box is not None and "weight" not in made:
+            self.box.append(found[0].clone())
+        self.seen, self.made, self.box = None, {}, None
         held = [self.module._parameters[name] for name in names]
         return [g.view(p.shape).to(p.dtype) for g, p in zip(found, held, strict=True)]
 
@@ -96,16 +104,16 @@ class Tie(torch.autograd.Function):
         ctx: Any, output: Tensor, given: Tensor, knot: Knot, names: tuple[str, ...], *cut: Tensor
     ) -> Tensor:
         ctx.mark_dirty(output)
-        ctx.save_for_backward(given, cut[0])
+        ctx.save_for_backward(given, *(cut[:1] if given.requires_grad else ()))
         ctx.knot, ctx.names = knot, names
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (given, weight), gradient, more = ctx.saved_tensors, gradients[0], None
+        (given, *weight), gradient, more = ctx.saved_tensors, gradients[0], None
         with torch.autocast(gradient.device.type, enabled=False):
-            if torch.is_grad_enabled() and ctx.needs_input_grad[1]:
-                more = _unseen(ctx.knot.module, given, gradient, weight)
+            if torch.is_grad_enabled() and weight:
+                more = _unseen(ctx.knot.module, given, gradient, weight[0])
             return (gradient, more, None, None, *ctx.knot.gradients(gradient, given, ctx.names))
 
 
