@@ -245,3 +245,46 @@ def test_removing_takes_all_hooks_off():
     model = net()
     ExactSource(Exact(), model).remove()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_data_parallel_wrapper_reduces_the_gradients(options, pair, tmp_path):
+    model, _, plain = pair
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model, **options)
+        loss(wrapped, images()).backward()
+        loss(plain, images()).backward()
+        close(gradients(model), gradients(plain))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_two_loaders_may_watch_one_model(pair):
+    model, source, plain = pair
+    other = ExactSource(Exact(mean=False), model)
+    other.open(4)
+    loss(model, images()).backward()
+    loss(plain, images()).backward()
+    close(gradients(model), gradients(plain))
+    torch.testing.assert_close(source.close().gram(), other.close().gram())
+    other.remove()
+
+
+def test_weights_of_another_memory_format_get_gradients_of_it(pair):
+    model, _, plain = pair
+    x = images().to(memory_format=torch.channels_last)
+    for each in (model, plain):
+        loss(each.to(memory_format=torch.channels_last), x).backward()
+    close(gradients(model), gradients(plain))
+    assert model.one.weight.grad.stride() == plain.one.weight.grad.stride()
+
+
+def test_what_is_checkpointed_in_forward_may_be_ignored_in_backward(pair):
+    model, source, plain = pair
+    out = torch.utils.checkpoint.checkpoint(model, images(), use_reentrant=False)
+    with source.silent():
+        out.square().sum().backward()
+    loss(plain, images()).backward()
+    close(gradients(model), gradients(plain))
