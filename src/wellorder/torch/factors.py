@@ -145,10 +145,9 @@ class Outer:
         if not self.ghostly():
             return gram_by_parts(self)
         left, right = self._wide()
-        if left.shape[2] == 1:
-            left, right = left[:, :, 0].transpose(0, 1), right[:, :, 0].transpose(0, 1)
-            products = (left @ left.mT).mul_(right @ right.mT)
-            return products[0] if len(products) == 1 else products.sum(0)
+        if left.shape[1] == left.shape[2] == 1:
+            left, right = left[:, 0, 0], right[:, 0, 0]
+            return (left @ left.T).mul_(right @ right.T)
         return _gram_of_positions(left, right)
 
     def dot(self, vector: Tensor) -> Tensor:
