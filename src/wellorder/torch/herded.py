@@ -18,11 +18,16 @@ from wellorder.policies import Herding
 from wellorder.policies.herding import HerdingState
 
 WARPS = 2
+DOUBT = 1e-5 if tl is None else tl.constexpr(1e-5)
 
 
 @jit
 def _balance(rows, which, center, signs, count, dim, WIDE: tl.constexpr):
-    """Sequential balancing of ``rows[which]`` − center in one program, which loads four rows ahead."""
+    """Sequential balancing of ``rows[which]`` − center in one program, which loads four rows ahead.
+
+    The sum is kept in float64. A product is first taken in float32, whose error is below `DOUBT` times the
+    sum of its terms' sizes, and in float64 if that leaves its sign open: the signs are those of float64.
+    """
     k = tl.arange(0, WIDE)
     real = k < dim
     middle = tl.load(center + k, mask=real, other=0.0)
@@ -40,8 +45,12 @@ def _balance(rows, which, center, signs, count, dim, WIDE: tl.constexpr):
         ahead = tl.load(which + tl.minimum(t + 5, end))
         row = a.to(tl.float64) - middle
         total += weight * last
-        value = tl.sum(total * row, axis=0)
-        weight = tl.where(value < 0, 1.0, -1.0).to(tl.float64)
+        terms = total.to(tl.float32) * row.to(tl.float32)
+        value = tl.sum(terms, axis=0)
+        minus = value >= 0
+        if tl.abs(value) <= DOUBT * tl.sum(tl.abs(terms), axis=0):
+            minus = tl.sum(total * row, axis=0) >= 0
+        weight = tl.where(minus, -1.0, 1.0).to(tl.float64)
         tl.store(signs + t, weight.to(tl.int8))
         last = row
         a, b, c, d = b, c, d, coming
