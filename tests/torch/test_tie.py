@@ -288,3 +288,38 @@ def test_what_is_checkpointed_in_forward_may_be_ignored_in_backward(pair):
         out.square().sum().backward()
     loss(plain, images()).backward()
     close(gradients(model), gradients(plain))
+
+
+class Tokens(nn.Module):
+    """A table that is the output layer's weight too, and a layer called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.mix, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.mix(torch.tanh(self.mix(self.table(ids))))))
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_batches_of_any_length_give_what_they_would_give_first(pairs):
+    torch.manual_seed(0)
+    model = Tokens().double()
+    source = ExactSource(Exact(mean=False), model)
+    for size, length in [(4, 9), (4, 9), (6, 40), (3, 40), (4, 1), (4, 2), (5, 30), (8, 30)]:
+        ids = torch.randint(0, 7, (size, length))
+        fresh = ExactSource(Exact(mean=False, deferred=False), model)
+        found = []
+        for each in (source, fresh):
+            each.open(size)
+        loss(model, ids).backward()
+        for each in (source, fresh):
+            signals = each.close()
+            signals = signals.differences([]) if pairs and size % 2 == 0 else signals
+            vector = torch.arange(source.dim).double()
+            found.append(
+                (signals.gram(), signals.dot(vector), signals.combine(np.arange(1.0 + len(signals))[1:]))
+            )
+        close(*found)
+        fresh.remove()
