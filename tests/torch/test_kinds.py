@@ -210,3 +210,31 @@ def test_exact_signals_of_models_of_several_precisions_or_changed_ones(late):
     for x, y in loader:
         functional.cross_entropy(model(x.double() if late else x), y).backward()
     assert loader.report().observed == 24
+
+
+class AsMany(nn.Module):
+    """Learned positions, looked up once for the whole batch."""
+
+    def __init__(self, length=6):
+        super().__init__()
+        self.places, self.head = nn.Embedding(length, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        steps = self.places(torch.arange(len(self.places.weight)))
+        return self.head((x.unsqueeze(1) + steps).tanh()).mean(1)
+
+
+@pytest.mark.parametrize(("policy", "signals"), [(Herding(), "sketch"), (PairGraB(), "exact")])
+def test_positions_as_many_as_the_batch_are_refused_all_the_same(policy, signals):
+    model = AsMany()
+    loader = ordered(DataLoader(data(), 6), model, policy, signals=signals)
+    with pytest.raises(ValueError, match=r"model\.places.*expand inputs that are shared"):
+        each(loader, model)
+
+
+def test_auto_leaves_positions_out():
+    model = AsMany()
+    loader = ordered(DataLoader(data(), 6), model)
+    report = each(loader, model)
+    assert report.observed == 24
+    assert "left out" in report.coverage["places.weight"]

@@ -102,6 +102,7 @@ class Tape:
         self._now: Record | None = None
         self.heard: set[str] = set()
         self._settled = False
+        self._looks: dict[str, int] = {}
         self._doubt = self._skipped = self._warned = False
         self._handles: list[Any] = [model.register_forward_pre_hook(Entrance(self), with_kwargs=True)]
         for layer in layers:
@@ -146,6 +147,8 @@ class Tape:
             return
         start = time.thread_time()
         outputs, brief = [output] if isinstance(output, Tensor) else tensors_in(output), None
+        if isinstance(layer.module, nn.Embedding):
+            self._look_for_positions(layer, first_of(args, kwargs), record)
         if self._brief is not None:
             if layer.name in self.left_out or not outputs[0].requires_grad:
                 return
@@ -170,9 +173,7 @@ class Tape:
         if name in self.left_out:
             return
         if not gradient.ndim or gradient.shape[0] != record.size or visit.length != record.size:
-            self.left_out.add(name)
-            if self.strict or len(self.left_out) == self._count:
-                raise ValueError(_not_first(visit, tuple(gradient.shape)))
+            self._leave_out(visit.layer, visit.length, tuple(gradient.shape), record.size)
             return
         record.heard = True
         self.heard.add(name)
@@ -181,6 +182,22 @@ class Tape:
                 gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
             self._arrived(visit, place, gradient.detach())
         self.seconds += time.thread_time() - start
+
+    def _look_for_positions(self, layer: Layer, given: Tensor, record: Record) -> None:
+        """Twice 0, 1, 2, … are positions, one for all examples, even if they are as many as the examples."""
+        looks = self._looks.get(layer.name, 0)
+        if looks < 2:
+            counts = given.ndim == 1 and given.shape[0] == record.size > 3
+            counts = counts and torch.equal(given, torch.arange(record.size).to(given))
+            self._looks[layer.name] = looks + 1 if counts else 2
+            if counts and looks:
+                self._leave_out(layer, record.size, tuple(given.shape), record.size)
+
+    def _leave_out(self, layer: Layer, given: int, back: tuple[int, ...], size: int) -> None:
+        """Take no more signals from a layer whose first dimension is not the batch; refuse it if strict."""
+        self.left_out.add(layer.name)
+        if self.strict or len(self.left_out) == self._count:
+            raise ValueError(_not_first(layer, given, back, size))
 
     def spoken(self, layer: Layer, how: str) -> str:
         """How a layer's gradients are taken, unless none ever came, or none that belong to examples."""
@@ -261,10 +278,10 @@ def silenced(*listeners: Any) -> Iterator[None]:
             listener.deaf -= 1
 
 
-def _not_first(visit: Visit, back: tuple[int, ...]) -> str:
+def _not_first(layer: Layer, given: int, back: tuple[int, ...], size: int) -> str:
     return (
-        f"model.{visit.layer.name} ({visit.layer.kind}) was given {visit.length} rows and got a gradient of "
-        f"shape {back}, but the batch has {visit.record.size} examples: the batch must be the first "
+        f"model.{layer.name} ({layer.kind}) was given {given} rows and got a gradient of shape {back}, but "
+        f"the batch has {size} examples, or its input is the same for all batches: the batch must be the first "
         "dimension of every layer. Use batch_first=True; expand inputs that are shared by the batch, such as "
         "positions, to one row per example; and put passes over other data into `with loader.ignore():`"
     )
