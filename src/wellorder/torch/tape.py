@@ -281,7 +281,7 @@ def silenced(*listeners: Any) -> Iterator[None]:
 def _not_first(layer: Layer, given: int, back: tuple[int, ...], size: int) -> str:
     return (
         f"model.{layer.name} ({layer.kind}) was given {given} rows and got a gradient of shape {back}, but "
-        f"the batch has {size} examples, or its input is the same for all batches: the batch must be the first "
-        "dimension of every layer. Use batch_first=True; expand inputs that are shared by the batch, such as "
+        f"the batch has {size} examples, or its input is the same for all batches: the batch must be the "
+        "first dimension of every layer. Use batch_first=True; expand inputs that are shared by the batch, such as "
         "positions, to one row per example; and put passes over other data into `with loader.ignore():`"
     )
