@@ -261,6 +261,18 @@ def test_a_data_parallel_wrapper_reduces_the_gradients(options, pair, tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def test_inputs_that_are_no_batch_pass_through(pair):
+    model, source, plain = pair
+    ragged = [torch.ones(2, 6, dtype=torch.float64), torch.ones(3, 6, dtype=torch.float64)]
+    nested = torch.nested.nested_tensor(ragged, layout=torch.jagged)
+    with source.silent():
+        for each in (model, plain):
+            each.one(images()[0]).square().sum().backward()
+            each.mix(nested).values().sum().backward()
+            each.head(torch.ones(5, dtype=torch.float64)).sum().backward()
+    close(gradients(model), gradients(plain))
+
+
 def test_two_loaders_may_watch_one_model(pair):
     model, source, plain = pair
     other = ExactSource(Exact(mean=False), model)
@@ -323,3 +335,47 @@ def test_batches_of_any_length_give_what_they_would_give_first(pairs):
             )
         close(*found)
         fresh.remove()
+
+
+class Wide(nn.Module):
+    """Layers of few positions and many channels, which are best left as factors."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.mix = nn.Conv2d(40, 48, 1), nn.Linear(48, 40)
+
+    def forward(self, x):
+        return self.mix(torch.tanh(self.conv(x)).flatten(2).mT)
+
+
+@pytest.mark.parametrize("signs", [[1, -1, 1, 1, -1, 1], [-1, -1, 1, -1, -1, 1], [1] * 6, [-1] * 6])
+def test_sums_with_signs_from_the_gradient_that_the_weights_got(signs):
+    torch.manual_seed(0)
+    model, x = Wide().double(), torch.randn(6, 40, 2, 1).double()
+    found = []
+    for deferred in (True, False):
+        source = ExactSource(Exact(mean=False, deferred=deferred), model)
+        source.open(6)
+        model.zero_grad()
+        loss(model, x).backward()
+        signals = source.close()
+        boxed = [len(getattr(signals.factors[name], "box", ())) for name in ("conv.weight", "mix.weight")]
+        assert boxed == [int(deferred)] * 2
+        weights, start = np.array(signs, float), torch.arange(source.dim).double()
+        pairs = signals.differences([])
+        found.append([signals.combine(weights), signals.add_to(start, weights), pairs.combine(weights[:3])])
+        source.remove()
+    close(*found)
+    torch.testing.assert_close(found[0][1], found[0][0] + torch.arange(source.dim))
+
+
+def test_a_sum_is_not_taken_for_the_gradient_if_that_was_changed_or_used_twice():
+    torch.manual_seed(0)
+    model, x = Wide().double(), torch.randn(6, 40, 2, 1).double()
+    source = ExactSource(Exact(mean=False), model)
+    source.open(6)
+    total = loss(model, x)
+    total.backward(retain_graph=True)
+    total.backward()
+    twice = torch.cat([g.flatten() for g in gradients(model)])
+    torch.testing.assert_close(source.close().combine(np.ones(6)), twice)

@@ -26,8 +26,7 @@ def tiable(layer: Layer) -> bool:
 class Knot:
     """One layer's tie: ``made`` are the weights' gradients for the output gradient ``seen``, if any.
 
-    A linear layer of one position has nothing to gain. A copy of the weight's gradient is laid into ``box``,
-    if somebody put one.
+    A copy of the weight's gradient is laid into ``box``, if somebody put one.
     """
 
     def __init__(self, module: Any) -> None:
@@ -44,8 +43,7 @@ class Knot:
     def loosen(self, args: tuple[Any, ...]) -> None:
         """Cut the weights off before the layer runs."""
         self.mend()
-        alone = not args or (args[0].ndim <= 2 and isinstance(self.module, nn.Linear))
-        if alone or not torch.is_grad_enabled() or transformed():
+        if not args or not _fits(self.module, args[0]) or not torch.is_grad_enabled() or transformed():
             return
         held = {name: self.module._parameters.get(name) for name in ("weight", "bias")}
         cut = {name: p for name, p in held.items() if p is not None and p.requires_grad}
@@ -155,6 +153,13 @@ class Fasten(Loosen):
     def __call__(self, *call: Any) -> Any:
         knot = self._knot()
         return None if knot is None else knot.fasten(*call[1:])
+
+
+def _fits(module: Any, given: Any) -> bool:
+    """Whether an input is one for ties: a batch; not of single positions, where there is nothing to gain."""
+    if not isinstance(given, Tensor) or given.is_nested or given.layout is not torch.strided:
+        return False
+    return given.ndim > 2 if isinstance(module, nn.Linear) else given.ndim == len(module.kernel_size) + 2
 
 
 def transformed() -> bool:
