@@ -32,6 +32,7 @@ from wellorder.federated import data as files
 from wellorder.order import rng, shuffled
 from wellorder.torch.layers import Layer, factors, survey
 from wellorder.torch.networks import CNN, LeNet, grey_lenet
+from wellorder.torch.sketching import Sketch, SketchSource
 
 CHUNK = 128
 Use = tuple[Layer, Tensor, Tensor]
@@ -250,12 +251,12 @@ class Mapping:
 
 
 def sketched(
-    model: nn.Module, x: Tensor, y: Tensor, share: dict[str, float], seeds: int
+    model: nn.Module, x: Tensor, y: Tensor, share: dict[str, float], seeds: int, variants: list[Variant]
 ) -> list[tuple[Mapping, Tensor]]:
     """The rows of each seed of each variant that differs from those before it on this model."""
     parts = parts_of(next(captured(model, x[:2], y[:2]))[1])
     found: dict[Any, tuple[Mapping, Tensor]] = {}
-    for v in VARIANTS:
+    for v in variants:
         for seed in range(seeds):
             m = Mapping(v, seed, parts, chosen(v.layers, list(parts), share))
             found.setdefault(m.key(), (m, torch.zeros(len(x), v.size)))
@@ -267,7 +268,24 @@ def sketched(
     return list(found.values())
 
 
-def orders(gram: np.ndarray, sketches: list[tuple[Mapping, Tensor]], seeds: int) -> Found:
+def defaults(model: nn.Module, x: Tensor, y: Tensor, seeds: int) -> Iterator[tuple[str, int, np.ndarray]]:
+    """The rows of the library's own `Sketch()`."""
+    for seed in range(seeds):
+        source, rows = SketchSource(Sketch(), model, seed), []
+        for part, labels in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
+            source.open(len(part))
+            functional.cross_entropy(model(part).flatten(0, -2), labels.flatten()).backward()
+            rows.append(source.close())
+        source.remove()
+        yield "the default, Sketch()", seed, torch.cat(rows).numpy()
+
+
+def orders(
+    gram: np.ndarray,
+    ours: list[tuple[str, int, np.ndarray]],
+    sketches: list[tuple[Mapping, Tensor]],
+    seeds: int,
+) -> Found:
     """One order for each seed, by what was ordered (the true gradients too) and how."""
     n = len(gram)
     root = np.linalg.cholesky(gram + 1e-6 * np.trace(gram) / n * np.eye(n)).astype(np.float32)
@@ -276,7 +294,7 @@ def orders(gram: np.ndarray, sketches: list[tuple[Mapping, Tensor]], seeds: int)
         projection = rng(seed, 0, "benchmark").normal(size=(n, 512)).astype(np.float32)
         given.append(("dense projection to 512", seed, root @ projection))
     found: Found = defaultdict(list)
-    for name, seed, rows in given + [(m.variant.name, m.seed, rows.numpy()) for m, rows in sketches]:
+    for name, seed, rows in given + ours + [(m.variant.name, m.seed, rows.numpy()) for m, rows in sketches]:
         for how, policy in (("herding", Herding()), ("pair", PairGraB())):
             state: Any = policy.init(n, seed=seed)
             found[name, how].append(
@@ -356,8 +374,9 @@ def measure(name: str, options: argparse.Namespace) -> None:
         found: Found = {}
         if epoch in options.epochs:
             gram, share = truth(model, x, y)
-            sketches = sketched(model, x, y, share, options.seeds)
-            found = orders(gram, sketches, options.seeds)
+            variants = [v for v in VARIANTS if not options.only or v.name in options.only]
+            sketches = sketched(model, x, y, share, options.seeds, variants)
+            found = orders(gram, list(defaults(model, x, y, options.seeds)), sketches, options.seeds)
             for key, value in relative(gram, found).items():
                 results[key].append(value)
             for m, _ in sketches:
@@ -382,6 +401,7 @@ def main() -> None:
     parser.add_argument("--n", type=int)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, nargs="+", default=[2, 8])
+    parser.add_argument("--only", nargs="*", help="names of variants; all unless given")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in TASKS:

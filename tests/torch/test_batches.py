@@ -89,10 +89,10 @@ def test_batches_drawn_ahead_are_known_by_the_models_input(copied):
         seen = {}
         take = loader._journal.take
 
-        def note(units, signals, glimpsed, seen=seen, take=take):
+        def note(step, units, signals, glimpsed, seen=seen, take=take):
             if signals is not None:
                 seen.update(zip(units.tolist(), signals.clone(), strict=True))
-            take(units, signals, glimpsed)
+            take(step, units, signals, glimpsed)
 
         loader._journal.take = note
         loop(loader, inputs)
@@ -116,10 +116,10 @@ def test_a_gradient_that_comes_too_late_is_dropped_with_a_warning():
     first = loss(model, next(batches))
     first.backward(retain_graph=True)
     loss(model, next(batches)).backward()
-    heard = list(loader._pending[-1][1].parts)
+    heard = list(loader._pending[-1][2].parts)
     with pytest.warns(UserWarning, match="dropped"):
         first.backward()
-    assert loader._pending[-1][1].parts == heard
+    assert loader._pending[-1][2].parts == heard
 
 
 def test_a_model_with_hooks_can_be_saved_and_its_copies_do_not_listen():
@@ -150,10 +150,10 @@ def test_a_loop_that_was_left_hears_no_other_passes():
     for batch in loader:
         loss(model, batch).backward()
         break
-    heard = list(loader._pending[-1][1].parts)
+    heard = list(loader._pending[-1][2].parts)
     model(torch.randn(4, 6)).sum().backward()
     model(torch.randn(7, 6)).sum().backward()
-    assert loader._pending[-1][1].parts == heard
+    assert loader._pending[-1][2].parts == heard
     each(loader, model)
     assert loader.report().observed == 4 + 24
 

@@ -62,11 +62,30 @@ def test_a_row_that_is_not_finite_stays_out_on_the_device_too():
     rows[5, 2] = torch.nan
     journal = Journal(Herding(), Herding().init(12))
     order = journal.state.order
-    for at in (0, 6):
-        journal.take(order[at : at + 6], rows[at : at + 6], None)
+    for step, at in enumerate((0, 6)):
+        journal.take(step, order[at : at + 6], rows[at : at + 6], None)
     journal.advance()
     assert (journal.observed, journal.not_finite) == (11, 1)
     assert sorted(journal.state.order) == list(range(12))
+
+
+@pytest.mark.parametrize(("n", "b"), [(64, 16), (60, 8), (5, 8)])
+def test_a_loader_herds_on_the_device(n, b, monkeypatch):
+    calls = []
+
+    def spy(*given):
+        calls.append(len(given[2]))
+        return advance(*given)
+
+    advance = herded.advance
+    monkeypatch.setattr(herded, "advance", spy)
+    model = nn.Linear(20, 3).cuda()
+    x = torch.randn(n, 20).cuda()
+    loader = ordered(DataLoader(Places(n), b, collate_fn=Gather(x, x)), model)
+    for _ in range(2):
+        for a, _ in loader:
+            model(a).pow(2).sum().backward()
+    assert calls == [n, n]
 
 
 def test_nothing_waits_for_the_device_in_a_step():

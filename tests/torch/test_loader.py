@@ -390,8 +390,8 @@ def test_sketches_keep_inner_products_on_average(kind_of):
     torch.manual_seed(0)
     model, x = {
         "linear": (nn.Linear(20, 30), torch.randn(4, 3, 20)),
-        "conv": (nn.Conv2d(3, 20, 3, padding=1), torch.randn(4, 3, 6, 6)),
-        "grouped": (nn.Conv1d(8, 40, 3, groups=2, padding=1, padding_mode="circular"), torch.randn(4, 8, 9)),
+        "conv": (nn.Conv2d(12, 20, 1, bias=False), torch.randn(4, 12, 6, 6)),
+        "grouped": (nn.Conv1d(24, 40, 1, groups=2, bias=False), torch.randn(4, 24, 9)),
         "embedding": (nn.Embedding(50, 30, padding_idx=3), torch.randint(0, 50, (4, 6))),
     }[kind_of]
     exact = ExactSource(Exact(mean=False), model)

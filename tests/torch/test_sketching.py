@@ -85,7 +85,7 @@ def test_rows_are_the_projected_gradients():
     weight = torch.randn_like(out)
     (out * weight).sum().div(4).backward()
     shape = source._map(source.layers[0], pool=False)
-    left, (right, _) = shape._outward(x)[0], shape._inward(x, 1)
+    left, right = shape._outward(x)[0], shape._inward(x)[0][0]
     by_hand = torch.einsum("bto,po,bti,qi->bpq", weight, left, x, right).flatten(1)
     torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
 
@@ -101,8 +101,9 @@ def test_a_pooled_sequence_is_one_position():
     (out * weight).sum().div(4).backward()
     shape = source._map(source.layers[0], pool=True)
     assert shape.place == (0, 32, 2)
-    left, (right, constant) = shape._outward(x)[0], shape._inward(x, 1)
-    by_hand = torch.einsum("bo,po,bq->bpq", weight.sum(1), left, x.mean(1) @ right.T + constant).flatten(1)
+    left, (right, constant) = shape._outward(x)[0], shape._inward(x)
+    seen = x.mean(1) @ right[0].T + constant
+    by_hand = torch.einsum("bo,po,bq->bpq", weight.sum(1), left, seen).flatten(1)
     torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
 
 
@@ -132,3 +133,68 @@ def test_a_table_that_two_layers_share_keeps_the_products_between_them():
     assert bool(((grams.mean(0) - truth).abs() < 4.5 * noise + 1e-4 * truth.diagonal().max()).all())
     apart = grams.mean(0).diagonal() / truth.diagonal()
     assert bool((abs(apart - 1) < 0.25).all())
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(6, 20, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(6, 20, 5, stride=2, dilation=2, padding=1),
+        nn.Conv1d(6, 40, 3, groups=2, padding="same"),
+        nn.Conv3d(6, 20, (1, 3, 2)),
+        nn.Conv2d(6, 20, 1, padding=2),
+    ],
+    ids=str,
+)
+def test_a_convolution_is_seen_through_one_tap(conv):
+    """The gradient of that tap, projected, times the root of the number of taps."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 6, *[11] * len(conv.kernel_size))
+    source = SketchSource(Sketch(side=99, mean=False), conv, 0)
+    source.open(3)
+    conv(x).pow(2).sum().backward()
+    rows = source.close()
+    shape = source._map(source.layers[0], pool=False)
+    exact = ExactSource(Exact(mean=False, deferred=False), conv)
+    exact.open(3)
+    conv(x).pow(2).sum().backward()
+    factor = exact.close().factors["weight"]
+    weight = factor.rows().view(3, conv.groups, -1, *conv.weight.shape[1:]).flatten(4)
+    taps = weight.shape[4]
+    left, right = shape._outward(x), shape._inward(x)[0]
+    left = torch.eye(weight.shape[2]).expand(conv.groups, -1, -1) if left is None else left
+    each = torch.einsum("bgoct,gpo,gqc->tbpq", weight, left, right).flatten(2) * taps**0.5
+    assert min(float((one - rows).norm()) for one in each) < 1e-4 * float(rows.norm())
+
+
+def test_float16_does_not_overflow():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(64, 8, 3, bias=False), nn.Flatten(), nn.Linear(8 * 36 * 36, 2)).half()
+    with torch.no_grad():
+        model[2].weight.mul_(1e-3)
+    x = (300 * torch.rand(2, 64, 38, 38)).half()
+    rows = rows_of(model, lambda a: model(a).float(), x)
+    assert bool(torch.isfinite(rows).all())
+    double = nn.Sequential(nn.Conv2d(64, 8, 3, bias=False), nn.Flatten(), nn.Linear(8 * 36 * 36, 2))
+    double.load_state_dict(model.state_dict())
+    wide = rows_of(double, double, x.float())
+    assert float((rows - wide).norm()) < 0.05 * float(wide.norm())
+
+
+def test_a_convolution_without_a_batch_and_an_empty_sequence_do_no_harm():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.words, self.head = nn.Conv2d(2, 5, 3), nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            grid = self.shared(torch.ones(2, 5, 5)).mean()
+            return self.head(x) + grid + self.words(x.new_zeros(len(x), 0, 4)).sum((1, 2)).unsqueeze(1)
+
+    model = Odd()
+    source = SketchSource(Sketch(), model, 0, strict=False)
+    source.open(5)
+    model(torch.randn(5, 6)).pow(2).mean().backward()
+    rows = source.close()
+    assert bool(torch.isfinite(rows).all())
+    assert source.tape.left_out == {"shared"}

@@ -48,7 +48,8 @@ def _balance(rows, which, center, signs, count, dim, WIDE: tl.constexpr):
         terms = total.to(tl.float32) * row.to(tl.float32)
         value = tl.sum(terms, axis=0)
         minus = value >= 0
-        if tl.abs(value) <= DOUBT * tl.sum(tl.abs(terms), axis=0):
+        sure = tl.abs(value) > DOUBT * tl.sum(tl.abs(terms), axis=0)
+        if sure == 0:  # not a number counts as doubt
             minus = tl.sum(total * row, axis=0) >= 0
         weight = tl.where(minus, -1.0, 1.0).to(tl.float64)
         tl.store(signs + t, weight.to(tl.int8))
@@ -57,10 +58,14 @@ def _balance(rows, which, center, signs, count, dim, WIDE: tl.constexpr):
 
 
 def serves(policy: Any, state: Any, rows: Tensor) -> bool:
-    """Whether rows can be herded here: a whole epoch's, on CUDA, by the plain sign rule."""
-    if not (isinstance(policy, Herding) and isinstance(policy.rule, Deterministic) and triton is not None):
-        return False
-    return rows.is_cuda and rows.is_contiguous() and state.seen == 0 and rows.shape[1] <= 4096
+    """Whether rows can be herded here: a whole epoch's, on CUDA, of no more than 4096 numbers."""
+    whole = keeps(policy) and state.seen == 0 and triton is not None
+    return whole and rows.is_cuda and rows.is_contiguous() and rows.shape[1] <= 4096
+
+
+def keeps(policy: Any) -> bool:
+    """Whether a policy wants a whole epoch's rows, and would balance them by the plain sign rule."""
+    return isinstance(policy, Herding) and isinstance(policy.rule, Deterministic)
 
 
 def advance(policy: Any, state: HerdingState, units: Order, rows: Tensor) -> HerdingState:
@@ -79,7 +84,8 @@ def advance(policy: Any, state: HerdingState, units: Order, rows: Tensor) -> Her
         steps = np.flatnonzero(along >= 0)
         which = torch.from_numpy(along[steps]).to(rows.device)
         wide = triton.next_power_of_2(rows.shape[1])
-        _balance[(1,)](rows, which, center, signs, len(steps), rows.shape[1], WIDE=wide, num_warps=WARPS)
+        with torch.cuda.device(rows.device):
+            _balance[(1,)](rows, which, center, signs, len(steps), rows.shape[1], WIDE=wide, num_warps=WARPS)
         marks = np.zeros(len(order), np.int8)
         marks[steps] = signs.cpu().numpy()
         order = place(order, marks)

@@ -22,16 +22,16 @@ class Journal:
         self.gauge, self.errors = Gauge(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
-        self._waiting = Waiting(len(state.order))
+        self._waiting = Waiting(len(state.order), whole=herded.keeps(policy))
 
-    def take(self, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
-        """Take in a batch's signals; None leaves its units unobserved."""
+    def take(self, step: int, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
+        """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved."""
         self.steps += 1
         if signals is None:
             self.unobserved += len(units)
         elif not isinstance(signals, Tensor):
             self._show_products(units, signals, glimpsed)
-        elif self._waiting.add(units, signals):
+        elif self._waiting.add(step, units, signals):
             self.flush()
 
     def flush(self) -> None:
@@ -45,8 +45,8 @@ class Journal:
         batches = self._waiting.take()
         finite = batches is not None and self._measure(batches)
         if batches is not None and finite and herded.serves(self.policy, self.state, batches.rows):
-            self.observed += len(batches.units)
             self.state = herded.advance(self.policy, self.state, batches.units, batches.rows)
+            self.observed += len(batches.units)
         else:
             if batches is not None:
                 self._show_rows(batches, finite)
@@ -74,9 +74,9 @@ class Journal:
             good = np.isfinite(rows).all(axis=1)
             self.not_finite += int((~good).sum())
             units, rows = units[good], rows[good]
-        self.observed += len(rows)
         if len(rows) and self.policy.needs.at_visits():
             self.state = self.policy.observe(self.state, units, rows)
+        self.observed += len(rows)
 
     def _show_products(self, units: Order, signals: Any, glimpsed: Tensor | None) -> None:
         if glimpsed is not None:

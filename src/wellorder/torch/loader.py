@@ -92,7 +92,7 @@ class OrderedLoader:
         data: Any = loader.dataset
         n, size = len(data), int(loader.batch_size or 1)
         self.policy, self.seed = policy, seed
-        self.spec, self._why = choose(signals, policy, model, n)
+        self.spec, self._why = choose(signals, policy, model, n, size)
         self._cut = Cut(n, size, loader.drop_last, isinstance(self.spec, MicroBatch), seed)
         self._source: Source | None = (
             None
@@ -106,7 +106,7 @@ class OrderedLoader:
         self._step, self._resumed, self._turn = 0, False, 0
         self._steps = None if self._source is None else Steps()
         self._heard = 0
-        self._pending: list[tuple[Order, Record | None]] = []
+        self._pending: list[tuple[int, Order, Record | None]] = []
         self._off = None if self._source is None else weakref.finalize(self, self._source.remove)
         self._owners = self._cut.owners(0)
 
@@ -132,7 +132,7 @@ class OrderedLoader:
     @property
     def units(self) -> Order | None:
         """Units of the batch that was given out last and has not been settled; None between epochs."""
-        return self._pending[-1][0] if self._pending else None
+        return self._pending[-1][1] if self._pending else None
 
     def __iter__(self) -> Iterator[Any]:
         if self._step and not self._resumed:  # the last epoch was left early
@@ -152,9 +152,8 @@ class OrderedLoader:
             self._settle()
             self._step += 1
             units = self._owners[examples] if not self._cut.grouped else self._owners[examples[:1]]
-            self._pending.append(
-                (units, None if self._source is None else self._source.open(len(examples), batch))
-            )
+            record = None if self._source is None else self._source.open(len(examples), batch)
+            self._pending.append((self._step, units, record))
             try:
                 yield batch
             except GeneratorExit:  # the loop was left: what follows it is none of the batch's
@@ -170,12 +169,13 @@ class OrderedLoader:
         Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``.
         """
         latest = self._pending[-1:]
-        if latest and latest[0][1] is not None and not latest[0][1].heard:
+        if latest and latest[0][2] is not None and not latest[0][2].heard:
             self._pending.pop()  # its gradient is still to come
             self._settle()
             self._pending += latest
         else:
             self._settle()
+        self._flush()
         return {
             "loader": self._identity(),
             "step": self._step,
@@ -198,7 +198,8 @@ class OrderedLoader:
     def report(self) -> Report:
         """What is collected and why, what it costs, what was observed, and the order error so far."""
         journal, source = self._journal, self._source
-        journal.flush()
+        memory = journal.memory()
+        self._flush()
         steps = max(journal.steps, 1)
         return Report(
             signals="none" if self.spec is None else describe(self.spec),
@@ -212,7 +213,7 @@ class OrderedLoader:
             unobserved=journal.unobserved,
             not_finite=journal.not_finite,
             seconds_per_step=self._seconds() / steps,
-            memory=journal.memory(),
+            memory=memory,
             order_error=tuple(journal.errors),
             coverage={} if source is None else source.coverage(),
         )
@@ -236,17 +237,23 @@ class OrderedLoader:
     def _settle(self, *, everything: bool = False) -> None:
         """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
         start = time.thread_time()
-        kept: list[tuple[Order, Record | None]] = []
-        for units, record in self._pending:
+        kept: list[tuple[int, Order, Record | None]] = []
+        for step, units, record in self._pending:
             if record is None or self._source is None:
                 continue
             if record.awaited() and not everything:
-                kept.append((units, record))
+                kept.append((step, units, record))
                 continue
             with torch.no_grad():
                 signals = self._source.close(record)
-                self._journal.take(units, signals, getattr(self._source, "glimpsed", None))
+                self._journal.take(step, units, signals, getattr(self._source, "glimpsed", None))
         self._pending = kept
+        self._journal.seconds += time.thread_time() - start
+
+    def _flush(self) -> None:
+        """Show the policy the rows that wait."""
+        start = time.thread_time()
+        self._journal.flush()
         self._journal.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
@@ -270,7 +277,7 @@ class OrderedLoader:
                 self._steps.count = 0
 
     def _close_source(self) -> None:
-        for _, record in self._pending:
+        for _, _, record in self._pending:
             if record is not None and self._source is not None:
                 self._source.close(record)
         self._pending = []

@@ -14,7 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 from wellorder.order import rng
 from wellorder.torch.layers import Layer
 
-MIXED, TALLER = 4, 4
+TALLER = 4
+"""How much taller P is for sequences, whose positions are pooled."""
 
 
 class Place(NamedTuple):
@@ -31,17 +32,14 @@ class Place(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A layer's weight, ``groups`` times ``outputs`` times ``inputs``, and what is made of it.
-
-    ``channels`` are those of a convolution that mixes them first, else 0.
-    """
+    """A layer's weight, ``groups`` · ``outputs`` · ``inputs`` · ``taps``, and the sketch made of it."""
 
     groups: int
     outputs: int
     inputs: int
+    taps: int
     height: int
     width: int
-    channels: int
     lookup: bool
     pool: bool
 
@@ -53,16 +51,14 @@ class Sizes(NamedTuple):
     @property
     def training(self) -> int:
         """Multiplications of a training step, per example and position; a look-up has none."""
-        return 0 if self.lookup else 3 * self.groups * self.outputs * self.inputs
+        return 0 if self.lookup else 3 * self.groups * self.outputs * self.inputs * self.taps
 
     @property
     def sketching(self) -> int:
         """Multiplications that the sketch adds, per example and position, if it looks at all positions."""
-        left = 0 if self.height == self.outputs else self.groups * self.height * self.outputs
-        right = self.groups * self.width * self.inputs
-        if self.channels:
-            right = MIXED * (self.channels + self.width * self.inputs // self.channels)
-        return left + (0 if self.lookup else right) + self.groups * self.height * self.width
+        left = 0 if self.height == self.outputs else self.height * self.outputs
+        right = 0 if self.lookup else self.width * self.inputs
+        return self.groups * (left + right + self.height * self.width)
 
 
 def sizes_of(module: Any, size: int, height: int, filters: int, *, pool: bool = False) -> Sizes:
@@ -70,44 +66,42 @@ def sizes_of(module: Any, size: int, height: int, filters: int, *, pool: bool = 
     weight, bias = module.weight, getattr(module, "bias", None)
     conv, lookup = isinstance(module, _ConvNd), isinstance(module, nn.Embedding)
     groups = module.groups if conv else 1
+    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     if lookup:
-        outputs, inputs = weight.shape[1], weight.shape[0]
-    else:
-        outputs, inputs = weight.shape[0] // groups, weight[0].numel()
+        outputs, inputs = inputs, outputs
     pool = pool and not conv and not lookup
     best = TALLER * height if pool else best_height(size, height, 1 if lookup else inputs, outputs)
     tall = min(outputs, best, size)
-    wide = min(inputs + (bias is not None), max(1, size // tall))
-    channels = module.in_channels if conv and groups == 1 and module.in_channels > MIXED else 0
-    return Sizes(groups, outputs, inputs, tall, min(wide, filters) if conv else wide, channels, lookup, pool)
+    wide = min(inputs + (bias is not None and not conv), max(1, size // tall))
+    taps = math.prod(weight.shape[2:])
+    return Sizes(groups, outputs, inputs, taps, tall, min(wide, filters) if conv else wide, lookup, pool)
 
 
 class Part(NamedTuple):
-    """One use of a layer in a batch: P e, (b, T, height), and Q a, (b, T, width)."""
+    """One use of a layer in a batch: P e, (b, T, height), and Q a, (b, T, width); ``scale`` times both."""
 
     place: Place
     left: Tensor
     right: Tensor
+    scale: float = 1.0
 
 
 class Projection:
     """One layer's P and Q, of ``sizes``; the sketch begins at the number ``start`` of the rows.
 
-    A convolution's Q is itself one, at no more than ``side`` positions along each dimension. Where there are
-    many channels, they are mixed to `MIXED` before, by random signs too: inner products still keep their
-    expectation, at a tenth of the cost. If pooled, a linear layer's positions become one: e is summed, and a
-    averaged.
+    A convolution is seen at no more than ``side`` positions along each dimension, and there through its
+    middle tap: the others' inputs are much the same, and orders were as good as with all of them. If pooled,
+    a linear layer's positions become one: e is summed, and a averaged.
     """
 
     def __init__(self, layer: Layer, seed: int, sizes: Sizes, start: int, side: int) -> None:
         module: Any = layer.module
-        self.module, self.side, self._pool = module, side, sizes.pool
+        self.module, self.side, self._sizes = module, side, sizes
         weight, bias = module.weight, getattr(module, "bias", None)
         self._conv = isinstance(module, _ConvNd)
         groups, outputs, inputs = sizes.groups, sizes.outputs, sizes.inputs
         tall, width = sizes.height, sizes.width
         self.place = Place(start, tall, width)
-        self._lookup = sizes.lookup
         draw = rng(seed, 0, f"{'pooled' if sizes.pool else 'sketch'}.{layer.name}")
 
         def signs(*shape: int) -> Tensor:
@@ -115,78 +109,112 @@ class Projection:
             return torch.as_tensor(drawn, dtype=torch.float32, device=weight.device)
 
         self._left = None if outputs == tall else signs(groups, tall, outputs) / math.sqrt(tall)
-        self._mix = signs(MIXED, module.in_channels) / math.sqrt(MIXED) if sizes.channels else None
-        channels = MIXED if sizes.channels else weight.shape[1]
-        shape = (channels, *weight.shape[2:]) if self._conv else (inputs,)
-        right = signs(groups, width, *shape) / math.sqrt(width)
-        self._constant = signs(groups * width) / math.sqrt(width) if bias is not None else None
-        if self._conv:
-            self._right = right.flatten(0, 1)
-        elif self._lookup:
-            self._right = right[0].T.contiguous()
+        self._right = signs(groups, width, inputs) / math.sqrt(width)
+        self._constant = signs(width) / math.sqrt(width) if bias is not None and not self._conv else None
+        if sizes.lookup:
+            self._right = self._right.mT.contiguous()
             if module.padding_idx is not None:
-                self._right[module.padding_idx] = 0
-        else:
-            self._right = right[0]
+                self._right[:, module.padding_idx] = 0
+        self._small = 2.0 ** -(2 + math.ceil(math.log2(inputs) / 2))
         self._cast: dict[Any, Tensor] = {}
+        self._where: dict[Any, tuple[bool, Any]] = {}
+
+    def fits(self, given: Tensor) -> bool:
+        """Whether the layer was given a batch, as far as the number of dimensions tells."""
+        return not self._conv or given.ndim == self.module.weight.ndim
 
     def of_input(self, given: Tensor, output: Tensor) -> Tensor:
         """Q a, in the precision that the layer works in; for a convolution at some of the positions."""
+        right, constant = self._inward(output)
+        if self._sizes.lookup:
+            return functional.embedding(given, right[0])
         if not self._conv:
-            right, constant = self._inward(output, 1)
-            if self._lookup:
-                return functional.embedding(given, right)
-            return functional.linear(given.flatten(1, -2).mean(1) if self._pool else given, right, constant)
-        m, padding, thin = self.module, self.module.padding, self._thin(output)
-        right, constant = self._inward(output, math.prod(thin))
-        if self._mix is not None:
-            mix = self._as("mix", self._mix, output)
-            given = torch.matmul(mix, given.flatten(2)).unflatten(2, given.shape[2:])
-        if isinstance(padding, str) or m.padding_mode != "zeros":
-            mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
-            given, padding = functional.pad(given, m._reversed_padding_repeated_twice, mode=mode), 0
-        conv = (functional.conv1d, functional.conv2d, functional.conv3d)[len(thin) - 1]
-        stride = tuple(s * t for s, t in zip(m.stride, thin, strict=True))
-        return conv(given, right, constant, stride, padding, m.dilation, m.groups)
+            if self._sizes.pool:
+                given = given.flatten(1, -2)
+                given = given.mean(1) if given.shape[1] else given.sum(1)
+            return functional.linear(given, right[0], constant)
+        given = self._middle(given, output)
+        if self._sizes.groups == 1:
+            return torch.matmul(right[0], given.flatten(2))
+        return torch.matmul(right, given.unflatten(1, (self._sizes.groups, -1)).flatten(3))
 
     def part(self, inward: Tensor, gradient: Tensor) -> Part:
         """Q a, and P e beside it."""
         left = self._outward(gradient)
         b, (_, height, width) = gradient.shape[0], self.place
+        scale = 1 / self._small if inward.dtype == torch.float16 else 1.0
         if not self._conv:
-            gradient = gradient.flatten(1, -2).sum(1) if self._pool else gradient
+            gradient = gradient.flatten(1, -2).sum(1) if self._sizes.pool else gradient
             e = gradient if left is None else torch.matmul(gradient, left[0].T)
-            return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width))
-        thin, groups = self._thin(gradient), self.module.groups
-        q = inward.reshape(b, groups, width, -1)
+            return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width), scale)
+        thin, groups = self._thin(gradient), self._sizes.groups
+        scale *= math.prod(thin) * math.sqrt(self._sizes.taps)
         if max(thin) > 1:
             gradient = gradient[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
-        e = gradient.reshape(b, groups, -1, q.shape[3])
-        e = e if left is None else torch.matmul(left if groups > 1 else left[0], e)
-        e, q = (x[:, 0] if groups == 1 else x.transpose(1, 2).flatten(2) for x in (e, q))
-        return Part(self.place, e.mT, q.mT)
+        if groups == 1:
+            e = gradient.flatten(2)
+            e = e if left is None else torch.matmul(left[0], e)
+            return Part(self.place, e.mT, inward.mT, scale)
+        e = gradient.unflatten(1, (groups, -1)).flatten(3)
+        e = e if left is None else torch.matmul(left, e)
+        e, q = (x.transpose(1, 2).flatten(2) for x in (e, inward))
+        return Part(self.place, e.mT, q.mT, scale)
 
     def _thin(self, output: Tensor) -> tuple[int, ...]:
         """Every so-manyth position is looked at, along each dimension."""
         return tuple(-(-length // self.side) for length in output.shape[2:])
 
-    def _inward(self, like: Tensor, scale: int) -> tuple[Tensor, Tensor | None]:
-        """Q, and what the bias adds to it, ``scale`` times."""
-        right = self._as(("right", scale), self._right, like, scale)
+    def _middle(self, given: Tensor, output: Tensor) -> Tensor:
+        """What one tap near the filters' middle saw, at the positions that are looked at."""
+        m: Any = self.module
+        key = (given.shape[2:], output.shape[2:])
+        if key not in self._where:
+            sides = zip(
+                m.kernel_size, m.dilation, m.stride, m._reversed_padding_repeated_twice[::-2], strict=True
+            )
+            taps = [
+                middle_tap(*side, *both) for side, both in zip(sides, zip(*key, strict=True), strict=True)
+            ]
+            padded = None in taps
+            starts = (
+                [d * (k // 2) for k, d in zip(m.kernel_size, m.dilation, strict=True)] if padded else taps
+            )
+            places = zip(starts, m.stride, key[1], self._thin(output), strict=True)
+            where = (slice(at, at + (n - 1) * s + 1, s * t) for at, s, n, t in places)
+            self._where[key] = padded, (slice(None), slice(None), *where)
+        padded, cut = self._where[key]
+        given = functional.pad(given, m._reversed_padding_repeated_twice) if padded else given
+        return given[cut]
+
+    def _inward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Q, and what the bias adds to it; smaller in float16, so that sums stay in its range."""
+        scale = self._small if like.dtype == torch.float16 else 1.0
+        right = self._as("right", self._right, like, scale)
         if self._constant is None:
             return right, None
-        return right, self._as(("constant", scale), self._constant, like, scale)
+        return right, self._as("constant", self._constant, like, scale)
 
     def _outward(self, like: Tensor) -> Tensor | None:
         """P, if there is one."""
         return None if self._left is None else self._as("left", self._left, like)
 
-    def _as(self, name: object, own: Tensor, like: Tensor, scale: int = 1) -> Tensor:
+    def _as(self, name: object, own: Tensor, like: Tensor, scale: float = 1.0) -> Tensor:
         """One of ours, in the precision and on the device of ``like``."""
         key = (name, like.dtype, like.device)
         if key not in self._cast:
             self._cast[key] = (own * scale).to(like)
         return self._cast[key]
+
+
+def middle_tap(kernel: int, dilation: int, stride: int, border: int, inputs: int, outputs: int) -> int | None:
+    """Where a filter's middle tap begins along one dimension, or the next that never lies in the border.
+
+    >>> middle_tap(5, 1, 1, 0, 32, 28), middle_tap(3, 1, 1, 1, 32, 32), middle_tap(1, 1, 1, 1, 32, 34)
+    (2, 0, None)
+    """
+    starts = range(-border, kernel * dilation - border, dilation)
+    inside = [at for at in starts if at >= 0 and at + (outputs - 1) * stride < inputs]
+    return inside[len(inside) // 2] if inside else None
 
 
 class Shared:
@@ -215,8 +243,13 @@ class Shared:
     def part(self, inward: Tensor, gradient: Tensor) -> Part:
         """P a, and Q e beside it."""
         b, (_, height, width) = gradient.shape[0], self.place
-        right = torch.matmul(gradient, self.head._inward(gradient, 1)[0].T)
-        return Part(self.place, inward.reshape(b, -1, height), right.reshape(b, -1, width))
+        right = torch.matmul(gradient, self.head._inward(gradient)[0][0].T)
+        scale = 1 / self.head._small if gradient.dtype == torch.float16 else 1.0
+        return Part(self.place, inward.reshape(b, -1, height), right.reshape(b, -1, width), scale)
+
+    def fits(self, given: Tensor) -> bool:  # noqa: ARG002 - any will do
+        """Whether the layer was given a batch, as far as the number of dimensions tells."""
+        return True
 
 
 def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
@@ -231,19 +264,19 @@ def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
 
 def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
     """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions."""
-    alike: dict[Place, list[Part]] = {}
+    alike: dict[tuple[Place, float], list[Part]] = {}
     for part in parts:
-        alike.setdefault(part.place, []).append(part)
+        alike.setdefault((part.place, part.scale), []).append(part)
     b = parts[0].left.shape[0]
     rows = torch.zeros(b, size, device=parts[0].left.device)
-    for place, group in alike.items():
+    for (place, own), group in alike.items():
         left, right = group[0].left, group[0].right
         if len(group) > 1:
             left, right = torch.cat([part.left for part in group], 1), torch.cat([p.right for p in group], 1)
         left, right = left.float().mT, right.float()
         target = rows[:, place.start : place.start + place.size].view(b, place.height, place.width)
         if right.shape[1] == 1:
-            target.addcmul_(left, right, value=scale)
+            target.addcmul_(left, right, value=scale * own)
         else:
-            target.add_(torch.bmm(left, right), alpha=scale)
+            target.add_(torch.bmm(left, right), alpha=scale * own)
     return rows

@@ -20,11 +20,12 @@ class Sketch:
     r"""Row of example i: :math:`\sum_\ell \sum_t (P_\ell e_{it}) \otimes (Q_\ell a_{it})`, ``size`` numbers.
 
     P and Q are random signs, scaled so that inner products keep their expectation; where e is as short as
-    its projection it is taken as it is. A bias is one more input that is always 1. ``height`` is about the
-    rows of P; ``filters`` the rows of Q for a convolution, applied at no more than ``side`` positions along
-    each dimension. With ``pool``, a linear layer on a sequence is seen through (P Σ_t e) ⊗ (Q mean_t a), with
-    a taller P: not the projected gradient, but cheaper, and better orders came of it. At most ``layers``
-    layers are sketched, evenly spread. ``mean`` says that the loss is a mean over the batch, which is undone.
+    its projection it is taken as it is. A linear layer's bias is one more input that is always 1. ``height``
+    is about the rows of P. A convolution is seen through its filters' middle tap alone, at no more than
+    ``side`` positions along each dimension; ``filters`` are the rows of its Q. With ``pool``, a linear layer
+    on a sequence is seen through (P Σ_t e) ⊗ (Q mean_t a), with a taller P: not the projected gradient, but
+    cheaper, and better orders came of it. At most ``layers`` layers are sketched, evenly spread. ``mean``
+    says that the loss is a mean over the batch, which is undone.
     """
 
     size: int = 512
@@ -42,7 +43,7 @@ class Sketch:
 
 
 class SketchSource:
-    """Adds each layer's sketch to the batch's rows while backward runs; nothing waits for the device."""
+    """Projects inputs while forward runs, and gradients while backward does; nothing waits for the device."""
 
     def __init__(
         self, spec: Sketch, model: nn.Module, seed: int, scaler: Scaler | None = None, *, strict: bool = True
@@ -59,12 +60,15 @@ class SketchSource:
         self._heads = {id(x.module.weight): x for x in self.layers if isinstance(x.module, nn.Linear)}
         self._maps: dict[tuple[str, bool], Projection | Shared] = {}
         self._latest: dict[str, Projection | Shared] = {}
-        most = {x.name: max(self._sizes(x, pool=pool).size for pool in (False, True)) for x in self.layers}
-        self.size = max(most.values())
+        self.size = row_size(spec, self.layers)
         self._starts, start = {}, 0
-        for name, size in most.items():
+        for layer in self.layers:
+            size = most_numbers(spec, layer)
             start = start if start + size <= self.size else 0
-            self._starts[name], start = start, start + size
+            self._starts[layer.name], start = start, start + size
+        for layer in self.layers:
+            for pool in (False, True):
+                self._map(layer, pool=pool)
         self._reached: Reached | None = Reached(model)
         self.tape = Tape(self.layers, self._arrived, scaler, model, strict=strict, brief=self._brief)
 
@@ -95,13 +99,15 @@ class SketchSource:
         """Record nothing inside."""
         return silenced(self.tape, *([self._reached] if self._reached is not None else []))
 
-    def _brief(self, layer: Layer, given: Tensor, output: Tensor) -> tuple[Projection | Shared, Tensor]:
+    def _brief(
+        self, layer: Layer, given: Tensor, output: Tensor
+    ) -> tuple[Projection | Shared, Tensor] | None:
         plain = 1 if isinstance(layer.module, nn.Embedding) else 2
         each = self._latest[layer.name] = self._map(layer, pool=given.ndim > plain)
-        return each, each.of_input(given, output)
+        return (each, each.of_input(given, output)) if each.fits(given) else None
 
     def _map(self, layer: Layer, *, pool: bool) -> Projection | Shared:
-        """A layer's projections, made when first needed: for a sequence (``pool``), or for single vectors."""
+        """A layer's projections, for a sequence (``pool``) or for single vectors."""
         pool = pool and self.spec.pool and not isinstance(layer.module, CONVS)
         key = (layer.name, pool)
         if key not in self._maps:
@@ -155,12 +161,26 @@ def spread(layers: list[Layer], count: int) -> list[Layer]:
 def modelled(spec: Sketch, layers: list[Layer]) -> tuple[int, float]:
     """Numbers in a row, and what the sketch adds to a step's multiplications, relative to them.
 
-    The latter is a bound: as if all positions of a convolution were looked at.
+    The latter is a bound: as if all positions of a convolution or a sequence were looked at.
     """
     sizes = {id(x): sizes_of(x.module, spec.size, spec.height, spec.filters) for x in layers}
-    chosen = [sizes[id(x)] for x in spread(layers, spec.layers)]
-    training = sum(each.training for each in sizes.values())
-    return max(x.size for x in chosen), sum(x.sketching for x in chosen) / max(training, 1)
+    chosen = spread(layers, spec.layers)
+    added, training = (
+        sum(sizes[id(x)].sketching for x in chosen),
+        sum(each.training for each in sizes.values()),
+    )
+    return row_size(spec, chosen), added / max(training, 1)
+
+
+def row_size(spec: Sketch, layers: list[Layer]) -> int:
+    """Numbers in a row."""
+    return max(most_numbers(spec, layer) for layer in layers)
+
+
+def most_numbers(spec: Sketch, layer: Layer) -> int:
+    """Numbers in a layer's sketch, for single vectors or for a sequence."""
+    ways = (False, spec.pool)
+    return max(sizes_of(layer.module, spec.size, spec.height, spec.filters, pool=w).size for w in ways)
 
 
 def sketchable(layers: list[Layer]) -> list[Layer]:

@@ -61,7 +61,7 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choice:
+def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: int = 1) -> Choice:
     """Settle which signals to collect: as asked, or for "auto" by policy, model and modelled cost."""
     if isinstance(signals, Spec):
         return Choice(signals, "as asked")
@@ -89,7 +89,8 @@ def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int) -> Choic
         spec = replace(spec, size=spec.size // 2)
         numbers, share = modelled(spec, layers)
     if 4 * n * numbers > ROOM:
-        return Choice(MicroBatch(), f"rows for {n} examples would take more than {ROOM >> 30} GiB")
+        most = max(64, min(MicroBatch().coordinates, ROOM // (4 * -(-n // batch))))
+        return Choice(MicroBatch(most), f"rows for {n} examples would take more than {ROOM >> 30} GiB")
     why = f"{numbers} numbers an example, {4 * n * numbers / 2**20:.0f} MiB of rows"
     return Choice(spec, f"{why}, modelled at {100 * share:.1f} % of a step's multiplications or less")
 

@@ -36,38 +36,31 @@ class Scaler(Protocol):
 class Visit:
     """One use of a layer for a batch: what is kept of it, and its outputs' gradients as far as they came.
 
-    Kept is ``brief``, made of the (first) input, or the inputs themselves. ``length`` is the first input's.
+    Kept is ``brief``, made of the first tensor given, or the inputs themselves. ``length`` is that tensor's,
+    0 if the layer was given none, or nothing that could be a batch.
     """
 
     __slots__ = ("__weakref__", "args", "brief", "gradients", "kwargs", "layer", "length", "record")
 
-    def __init__(
-        self,
-        record: Record,
-        layer: Layer,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        count: int,
-        brief: Any = None,
-    ) -> None:
-        self.record, self.layer, self.brief = record, layer, brief
-        first = first_of(args, kwargs)
-        self.length = first.shape[0] if first.ndim else 0
-        if brief is None:
-            args, kwargs = tuple(_cut(x) for x in args), {k: _cut(x) for k, x in kwargs.items()}
-        self.args, self.kwargs = (args, kwargs) if brief is None else ((), {})
-        self.gradients: list[Tensor | None] = [None] * count
+    def __init__(self, record: Record, layer: Layer, length: int, outputs: int) -> None:
+        self.record, self.layer, self.length = record, layer, length
+        self.brief: Any = None
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.gradients: list[Tensor | None] = [None] * outputs
 
     @property
     def given(self) -> Tensor:
         """The layer's (first) input."""
-        return first_of(self.args, self.kwargs)
+        given: Tensor = self.args[0] if self.args else next(iter(self.kwargs.values()))
+        return given
 
 
-def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A call's first argument."""
-    first: Tensor = args[0] if args else next(iter(kwargs.values()))
-    return first
+def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The first tensor of a call, None if there is none."""
+    if args and isinstance(args[0], Tensor):
+        return args[0]
+    return next(iter([*tensors_in(args), *tensors_in(kwargs)]), None)
 
 
 class Tape:
@@ -102,7 +95,7 @@ class Tape:
         self._now: Record | None = None
         self.heard: set[str] = set()
         self._settled = False
-        self._looks: dict[str, int] = {}
+        self._looks: dict[str, tuple[int, Any]] = {}
         self._doubt = self._skipped = self._warned = False
         self._handles: list[Any] = [model.register_forward_pre_hook(Entrance(self), with_kwargs=True)]
         for layer in layers:
@@ -146,15 +139,19 @@ class Tape:
         if self.deaf or record is None or not torch.is_grad_enabled():
             return
         start = time.thread_time()
-        outputs, brief = [output] if isinstance(output, Tensor) else tensors_in(output), None
-        if isinstance(layer.module, nn.Embedding):
-            self._look_for_positions(layer, first_of(args, kwargs), record)
-        if self._brief is not None:
-            if layer.name in self.left_out or not outputs[0].requires_grad:
-                return
+        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
+        first = first_of(args, kwargs)
+        if first is not None and isinstance(layer.module, nn.Embedding):
+            self._look_for_positions(layer, first, record)
+        if layer.name in self.left_out or not any(out.requires_grad for out in outputs):
+            return
+        visit = Visit(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
+        if self._brief is None:
+            visit.args, visit.kwargs = tuple(map(_cut, args)), {k: _cut(x) for k, x in kwargs.items()}
+        elif first is not None and visit.length == record.size:
             with torch.no_grad():
-                brief = self._brief(layer, first_of(args, kwargs), outputs[0])
-        visit = Visit(record, layer, args, kwargs, len(outputs), brief)
+                visit.brief = self._brief(layer, first, outputs[0])
+            visit.length = 0 if visit.brief is None else visit.length
         record.visited(visit)
         for place, out in enumerate(outputs):
             if out.requires_grad:
@@ -185,11 +182,11 @@ class Tape:
 
     def _look_for_positions(self, layer: Layer, given: Tensor, record: Record) -> None:
         """Twice 0, 1, 2, … are positions, one for all examples, even if they are as many as the examples."""
-        looks = self._looks.get(layer.name, 0)
-        if looks < 2:
+        looks, seen = self._looks.get(layer.name, (0, None))
+        if looks < 2 and seen is not record:
             counts = given.ndim == 1 and given.shape[0] == record.size > 3
             counts = counts and torch.equal(given, torch.arange(record.size).to(given))
-            self._looks[layer.name] = looks + 1 if counts else 2
+            self._looks[layer.name] = (looks + 1 if counts else 2), record
             if counts and looks:
                 self._leave_out(layer, record.size, tuple(given.shape), record.size)
 
@@ -282,6 +279,7 @@ def _not_first(layer: Layer, given: int, back: tuple[int, ...], size: int) -> st
     return (
         f"model.{layer.name} ({layer.kind}) was given {given} rows and got a gradient of shape {back}, but "
         f"the batch has {size} examples, or its input is the same for all batches: the batch must be the "
-        "first dimension of every layer. Use batch_first=True; expand inputs that are shared by the batch, such as "
-        "positions, to one row per example; and put passes over other data into `with loader.ignore():`"
+        "first dimension of every layer. Use batch_first=True; expand inputs that are shared by the batch, "
+        "such as positions, to one row per example; and put passes over other data into "
+        "`with loader.ignore():`"
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from wellorder.order import Order
 
 ROOM = 1 << 21
-"""Numbers that wait on the host: a step pays for a copy of its rows, and not for the policy."""
+"""Numbers that wait before a policy sees them: a step pays for a copy of its rows, and not for the policy."""
 
 
 class Batches(NamedTuple):
@@ -29,47 +29,53 @@ class Batches(NamedTuple):
             even = 0
         elif self.counts[-1] != size:
             even -= 1
-        first = self.rows[: even * size].view(even, size, -1).sum(1)
+        first = self.rows[: even * size].reshape(even, size, self.rows.shape[1]).sum(1)
         rest = self.rows[even * size :].split(self.counts[even:])
         return torch.cat([first, *(part.sum(0, keepdim=True) for part in rest)]).cpu().numpy()
 
 
 class Waiting:
-    """Batches' rows in the order of their visits, on the device that they were made on.
+    """Batches' rows on the device that they were made on, until they are taken.
 
-    The host's buffer is emptied when it is full; that of a device holds a whole epoch, n·k numbers, so that
-    nothing waits for the device before its end.
+    Where a policy keeps them anyway, a device holds those of a whole epoch (``units`` of them, so n·k
+    numbers), and nothing waits for it before the epoch's end. Elsewhere it is time to take them when `ROOM`
+    is used up.
     """
 
-    def __init__(self, units: int) -> None:
-        self._most = units
-        self._units: list[Order] = []
+    def __init__(self, units: int, *, whole: bool = False) -> None:
+        self._most, self._whole = units, whole
+        self._batches: list[tuple[int, Order]] = []
         self._buffer: Tensor | None = None
         self._used = 0
 
-    def add(self, units: Order, rows: Tensor) -> bool:
-        """Copy a batch's rows; says whether it is time to take them."""
-        if self._buffer is None:
-            own = rows.device.type != "cpu"
-            count = self._most if own else min(self._most, max(ROOM // rows.shape[1], 1))
-            self._buffer = rows.new_empty(max(count, len(rows)), rows.shape[1])
+    def add(self, step: int, units: Order, rows: Tensor) -> bool:
+        """Copy the rows of the epoch's ``step``-th batch; says whether it is time to take them."""
+        whole = self._whole and rows.device.type != "cpu"
         end = self._used + len(rows)
+        if self._buffer is None or end > len(self._buffer):
+            count = self._most if whole else min(self._most, ROOM // rows.shape[1])
+            larger = rows.new_empty(max(count, end), rows.shape[1])
+            if self._buffer is not None:
+                larger[: self._used] = self._buffer[: self._used]
+            self._buffer = larger
         self._buffer[self._used : end] = rows
-        self._units.append(units)
+        self._batches.append((step, units))
         self._used = end
-        return end + len(rows) > len(self._buffer)
+        return not whole and end + len(rows) > len(self._buffer)
 
     def take(self) -> Batches | None:
-        """All that waits, and begin anew; the rows are good until the next are added."""
-        if not self._units or self._buffer is None:
+        """All that waits, by steps, and begin anew; the rows are good until the next are added."""
+        if not self._batches or self._buffer is None:
             return None
-        taken = Batches(
-            np.concatenate(self._units), [len(units) for units in self._units], self._buffer[: self._used]
-        )
-        self._units, self._used = [], 0
+        rows, steps = self._buffer[: self._used], [step for step, _ in self._batches]
+        units = [each for _, each in self._batches]
+        if steps != sorted(steps):  # a gradient that came late
+            parts, right = rows.split([len(each) for each in units]), np.argsort(steps, kind="stable")
+            units, rows = [units[i] for i in right], torch.cat([parts[i] for i in right])
+        self._batches, self._used = [], 0
         if self._buffer.device.type != "cpu":
             self._buffer = None
-        return taken
+        return Batches(np.concatenate(units), [len(each) for each in units], rows)
 
     @property
     def nbytes(self) -> int:
