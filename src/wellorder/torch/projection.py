@@ -116,7 +116,8 @@ class Projection:
             if module.padding_idx is not None:
                 self._right[:, module.padding_idx] = 0
         self._small = 2.0 ** -(2 + math.ceil(math.log2(inputs) / 2))
-        self._cast: dict[Any, Tensor] = {}
+        self._inwards: dict[Any, tuple[Tensor, Tensor | None]] = {}
+        self._outwards: dict[Any, Tensor] = {}
         self._where: dict[Any, tuple[bool, Any]] = {}
 
     def fits(self, given: Tensor) -> bool:
@@ -187,23 +188,22 @@ class Projection:
         return given[cut]
 
     def _inward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Q, and what the bias adds to it; smaller in float16, so that sums stay in its range."""
-        scale = self._small if like.dtype == torch.float16 else 1.0
-        right = self._as("right", self._right, like, scale)
-        if self._constant is None:
-            return right, None
-        return right, self._as("constant", self._constant, like, scale)
+        """Q, and what the bias adds to it, as ``like`` is; smaller in float16, so that sums stay in range."""
+        key = (like.dtype, like.device)
+        if key not in self._inwards:
+            scale = self._small if like.dtype == torch.float16 else 1.0
+            constant = None if self._constant is None else (self._constant * scale).to(like)
+            self._inwards[key] = (self._right * scale).to(like), constant
+        return self._inwards[key]
 
     def _outward(self, like: Tensor) -> Tensor | None:
-        """P, if there is one."""
-        return None if self._left is None else self._as("left", self._left, like)
-
-    def _as(self, name: object, own: Tensor, like: Tensor, scale: float = 1.0) -> Tensor:
-        """One of ours, in the precision and on the device of ``like``."""
-        key = (name, like.dtype, like.device)
-        if key not in self._cast:
-            self._cast[key] = (own * scale).to(like)
-        return self._cast[key]
+        """P, if there is one, as ``like`` is."""
+        if self._left is None:
+            return None
+        key = (like.dtype, like.device)
+        if key not in self._outwards:
+            self._outwards[key] = self._left.to(like)
+        return self._outwards[key]
 
 
 def middle_tap(kernel: int, dilation: int, stride: int, border: int, inputs: int, outputs: int) -> int | None:
@@ -238,7 +238,9 @@ class Shared:
 
     def of_input(self, given: Tensor, output: Tensor) -> Tensor:
         """P a."""
-        return functional.embedding(given, self.head._as(("table", id(self)), self._table, output))
+        if self._table.dtype != output.dtype or self._table.device != output.device:
+            self._table = self._table.to(output)
+        return functional.embedding(given, self._table)
 
     def part(self, inward: Tensor, gradient: Tensor) -> Part:
         """P a, and Q e beside it."""

@@ -66,9 +66,14 @@ class SketchSource:
             size = most_numbers(spec, layer)
             start = start if start + size <= self.size else 0
             self._starts[layer.name], start = start, start + size
-        for layer in self.layers:
-            for pool in (False, True):
-                self._map(layer, pool=pool)
+        self._ways = {
+            x.name: (
+                self._map(x, pool=False),
+                self._map(x, pool=True),
+                1 if isinstance(x.module, nn.Embedding) else 2,
+            )
+            for x in self.layers
+        }
         self._reached: Reached | None = Reached(model)
         self.tape = Tape(self.layers, self._arrived, scaler, model, strict=strict, brief=self._brief)
 
@@ -102,8 +107,8 @@ class SketchSource:
     def _brief(
         self, layer: Layer, given: Tensor, output: Tensor
     ) -> tuple[Projection | Shared, Tensor] | None:
-        plain = 1 if isinstance(layer.module, nn.Embedding) else 2
-        each = self._latest[layer.name] = self._map(layer, pool=given.ndim > plain)
+        single, sequence, dims = self._ways[layer.name]
+        each = self._latest[layer.name] = single if given.ndim <= dims else sequence
         return (each, each.of_input(given, output)) if each.fits(given) else None
 
     def _map(self, layer: Layer, *, pool: bool) -> Projection | Shared:

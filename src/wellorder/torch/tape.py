@@ -143,12 +143,12 @@ class Tape:
         first = first_of(args, kwargs)
         if first is not None and isinstance(layer.module, nn.Embedding):
             self._look_for_positions(layer, first, record)
-        if layer.name in self.left_out or not any(out.requires_grad for out in outputs):
+        if layer.name in self.left_out:
             return
         visit = Visit(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
         if self._brief is None:
             visit.args, visit.kwargs = tuple(map(_cut, args)), {k: _cut(x) for k, x in kwargs.items()}
-        elif first is not None and visit.length == record.size:
+        elif first is not None and visit.length == record.size and outputs and outputs[0].requires_grad:
             with torch.no_grad():
                 visit.brief = self._brief(layer, first, outputs[0])
             visit.length = 0 if visit.brief is None else visit.length
