@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wellorder.torch.written import CHUNK, gram_by_parts, written
+from wellorder.torch.written import gram_by_parts, room_on, written
 
 Index = Tensor | slice
 WRITTEN = 80
@@ -215,7 +215,7 @@ class Lookup:
     def gram(self) -> Tensor:
         seen, places = torch.unique(self.ids, return_inverse=True)
         few = Lookup(places, self.left, len(seen))
-        if len(self) * few.length <= CHUNK:
+        if len(self) * few.length <= room_on(self.left):
             rows = few.rows()
             return rows @ rows.T
         return gram_by_parts(few)
@@ -267,7 +267,7 @@ def _gram_of_positions(left: Tensor, right: Tensor) -> Tensor:
     b, groups, positions, _ = left.shape
     left, right = _flat(left), _flat(right)
     total = left.new_empty(b, b)
-    step = max(1, min((b + 3) // 4, CHUNK // (groups * b * positions**2)))
+    step = max(1, min((b + 3) // 4, room_on(left) // (groups * b * positions**2)))
     for first in range(0, b, step):
         start, stop = first * positions, (first + step) * positions
         products = left[:, start:stop] @ left[:, start:].mT

@@ -11,10 +11,10 @@ from torch import Tensor
 
 HOT = 1 << 20
 """Numbers worked on at a time: few enough for a processor's cache."""
-LAUNCH = 1 << 25
+LAUNCH = 1 << 26
 """The same on an accelerator: many, for few launches."""
 CHUNK = 1 << 22
-"""Numbers written out at a time where rows are not kept."""
+"""Numbers written out at a time where rows are not kept; on an accelerator `LAUNCH`."""
 
 
 class Pieces(Protocol):
@@ -137,13 +137,17 @@ def gram_by_parts(of: Columns, *, pairs: bool = False) -> Tensor:
     """All inner products of the gradients, or of the differences of pairs, without all rows at once."""
     count = len(of) // 2 if pairs else len(of)
     total: Tensor | None = None
-    for some in _slices(of.columns, max(1, CHUNK * of.columns // (count * of.length))):
-        rows = of.part(some).rows(pairs=pairs)
+    at, room = 0, CHUNK
+    while at < of.columns:
+        step = max(1, room * of.columns // (count * of.length))
+        rows = of.part(slice(at, at + step)).rows(pairs=pairs)
         total = rows @ rows.T if total is None else total.addmm_(rows, rows.T)
+        at, room = at + step, room_on(rows)
     if total is None:
         raise ValueError("of: gradients without entries")
     return total
 
 
-def _slices(count: int, step: int) -> Iterator[slice]:
-    return (slice(first, first + step) for first in range(0, count, step))
+def room_on(like: Tensor) -> int:
+    """Numbers written out at a time where ``like`` lives."""
+    return CHUNK if like.device.type == "cpu" else LAUNCH
