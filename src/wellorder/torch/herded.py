@@ -17,7 +17,7 @@ from wellorder.order import Order, frozen, visit
 from wellorder.policies import Herding
 from wellorder.policies.herding import HerdingState
 
-WARPS = 1
+WARPS = 4
 DOUBT = 1e-5 if tl is None else tl.constexpr(1e-5)
 
 
