@@ -87,6 +87,16 @@ MUTATIONS = {
         ],
         ["tests/policies/test_transcriptions.py"],
     ),
+    "the same where rows are kept": (
+        "kernels/balance.py",
+        [
+            (
+                "x = s[k] + weight * (np.float64(last[k]) - mean[k])",
+                "x = s[k] + weight * np.float64(last[k])",
+            )
+        ],
+        ["tests/policies/test_herding.py"],
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -118,16 +119,29 @@ def _hire() -> tuple[Connection, Any]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back: children are born deaf to it, and this process hears of it afterwards."""
+    """Hold Ctrl-C back: children are born deaf to it, and this process hears of it afterwards.
+
+    A mask is one thread's, and Ctrl-C may come to another, such as a linear algebra library's: so the main
+    thread notes it meanwhile.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     resource_tracker.ensure_running()  # when it starts, it lets signals through again
+    heard: list[Any] = []
+    usual = signal.getsignal(signal.SIGINT)
+    listens = callable(usual) and threading.current_thread() is threading.main_thread()
+    if listens:
+        signal.signal(signal.SIGINT, lambda *what: heard.append(what))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if listens:
+            signal.signal(signal.SIGINT, usual)
+            if heard and callable(usual):
+                usual(*heard[0])
 
 
 def _serve_line(line: Connection) -> None:

@@ -238,8 +238,8 @@ def _balance_rows(rows, center, s, thresholds, limit, signs):  # type: ignore[no
 
 
 @fast
-def _balance_stored(rows, which, center, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
-    """`_balance_rows` of ``rows[which]``, where they lie."""
+def _balance_stored(rows, which, mean, s, thresholds, limit, signs):  # type: ignore[no-untyped-def]
+    """`_balance_rows` of ``rows[which]`` − mean, where they lie."""
     clipped, weight, dim = 0, 0.0, len(s)
     if not len(which):
         return -1, 0
@@ -247,9 +247,9 @@ def _balance_stored(rows, which, center, s, thresholds, limit, signs):  # type: 
     for t in range(len(which)):
         row, v = rows[which[t]], 0.0
         for k in range(dim):
-            x = s[k] + weight * (np.float64(last[k]) - center[k])
+            x = s[k] + weight * (np.float64(last[k]) - mean[k])
             s[k] = x
-            v += x * (np.float64(row[k]) - center[k])
+            v += x * (np.float64(row[k]) - mean[k])
         if not np.isfinite(v):
             return t, clipped
         signs[t], clip = _decide(v, thresholds[t], limit)
