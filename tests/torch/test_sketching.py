@@ -198,3 +198,11 @@ def test_a_convolution_without_a_batch_and_an_empty_sequence_do_no_harm():
     rows = source.close()
     assert bool(torch.isfinite(rows).all())
     assert source.tape.left_out == {"shared"}
+
+
+def test_the_coverage_names_what_is_not_sketched():
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3))
+    how = SketchSource(Sketch(), model, 0).coverage()
+    assert how["0.weight"] == "3×2 numbers"
+    assert how["0.bias"] == "not sketched"
+    assert "with it" in how["2.bias"]

@@ -20,7 +20,7 @@ from wellorder.torch.layers import check_whole, factors, replayed, survey
 from wellorder.torch.microbatch import Coordinates
 from wellorder.torch.presence import UNHEARD
 from wellorder.torch.record import Record
-from wellorder.torch.tape import Scaler, Tape, Visit, silenced
+from wellorder.torch.tape import Scaler, Tape, Visit, silenced, unscaled
 from wellorder.torch.tie import Knot, tiable, transformed
 from wellorder.torch.written import summed, written
 
@@ -223,8 +223,7 @@ class Proof:
         self._reached = True
         if gradient.is_sparse:
             gradient = gradient.to_dense()
-        if self._scaler is not None:
-            gradient = gradient.float() / self._scaler.scale(gradient.new_ones((), dtype=torch.float32))
+        gradient = unscaled(gradient, self._scaler)
         self._seen[name] = self._seen[name] + gradient if name in self._seen else gradient.clone()
 
     def clear(self, *, first: bool) -> None:

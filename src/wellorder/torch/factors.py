@@ -1,6 +1,6 @@
 """Per-example gradients of one parameter, as factors: products of them without the gradients themselves.
 
-Every class here stands for b vectors of length p. ``rows`` writes them out; ``gram``, ``dot`` and ``combine``
+Every class here stands for b vectors of length p. ``rows`` writes them out; ``gram``, ``dot`` and ``add``
 need not.
 """
 

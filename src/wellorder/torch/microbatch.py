@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from wellorder.order import rng
 from wellorder.torch.record import Record
-from wellorder.torch.tape import Scaler, silenced
+from wellorder.torch.tape import Scaler, silenced, unscaled
 
 SMALL = 256
+"""How many times smaller than the largest a parameter may be before its gradient is not looked at."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ class Coordinates:
             if index is not None and index.device != values.device:
                 index = index.to(values.device)
             values = (values.flatten() if index is None else values.take(index)).float()
-            if self._scaler is not None:
-                values = values / self._scaler.scale(values.new_ones(()))
+            values = unscaled(values, self._scaler)
             if self._record is not None:
                 self._record.heard = True
             before = self._read.get(place)

@@ -18,8 +18,7 @@ COUNTS = ("observed", "unobserved", "not_finite", "steps")
 
 
 def packed(journal: Journal) -> dict[str, Any]:
-    """The journal's contents, copied."""
-    journal.flush()
+    """The contents, copied, of a journal in which no rows wait."""
     gauge = journal.gauge
     held = {f.name: getattr(journal.state, f.name) for f in fields(journal.state)}
     state = replace(journal.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})

@@ -122,13 +122,9 @@ class SketchSource:
             if isinstance(other, Projection):
                 self._maps[key] = Shared(layer, other)
             else:
-                start, sizes = self._starts[layer.name], self._sizes(layer, pool=pool)
+                start, sizes = self._starts[layer.name], sizes_for(self.spec, layer, pool=pool)
                 self._maps[key] = Projection(layer, self._seed, sizes, start, self.spec.side)
         return self._maps[key]
-
-    def _sizes(self, layer: Layer, *, pool: bool) -> Sizes:
-        spec = self.spec
-        return sizes_of(layer.module, spec.size, spec.height, spec.filters, pool=pool and spec.pool)
 
     def _arrived(self, visit: Visit, _: int, gradient: Tensor) -> None:
         if self._reached is not None:
@@ -146,7 +142,8 @@ class SketchSource:
             known = {name: p for name, p in layer.parameters.items() if id(p) in self._names}
             for name, p in known.items():
                 numbers = f"{height}×{width} numbers" + " (with it)" * (name == "bias")
-                how[self._names[id(p)]] = self.tape.spoken(layer, numbers)
+                if name == "weight" or not isinstance(layer.module, CONVS):
+                    how[self._names[id(p)]] = self.tape.spoken(layer, numbers)
         return {name: how.get(name, "not sketched") for name in self._names.values()}
 
     def remove(self) -> None:
@@ -168,12 +165,9 @@ def modelled(spec: Sketch, layers: list[Layer]) -> tuple[int, float]:
 
     The latter is a bound: as if all positions of a convolution or a sequence were looked at.
     """
-    sizes = {id(x): sizes_of(x.module, spec.size, spec.height, spec.filters) for x in layers}
     chosen = spread(layers, spec.layers)
-    added, training = (
-        sum(sizes[id(x)].sketching for x in chosen),
-        sum(each.training for each in sizes.values()),
-    )
+    added = sum(sizes_for(spec, layer).sketching for layer in chosen)
+    training = sum(sizes_for(spec, layer).training for layer in layers)
     return row_size(spec, chosen), added / max(training, 1)
 
 
@@ -184,8 +178,12 @@ def row_size(spec: Sketch, layers: list[Layer]) -> int:
 
 def most_numbers(spec: Sketch, layer: Layer) -> int:
     """Numbers in a layer's sketch, for single vectors or for a sequence."""
-    ways = (False, spec.pool)
-    return max(sizes_of(layer.module, spec.size, spec.height, spec.filters, pool=w).size for w in ways)
+    return max(sizes_for(spec, layer, pool=pool).size for pool in (False, True))
+
+
+def sizes_for(spec: Sketch, layer: Layer, *, pool: bool = False) -> Sizes:
+    """How a layer is sketched, for a sequence (``pool``) or for single vectors."""
+    return sizes_of(layer.module, spec.size, spec.height, spec.filters, pool=pool and spec.pool)
 
 
 def sketchable(layers: list[Layer]) -> list[Layer]:

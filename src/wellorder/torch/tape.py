@@ -33,6 +33,13 @@ class Scaler(Protocol):
     def scale(self, outputs: Tensor) -> Tensor: ...
 
 
+def unscaled(gradient: Tensor, scaler: Scaler | None) -> Tensor:
+    """A gradient without the present loss scale, if there is one; then in float32."""
+    if scaler is None:
+        return gradient
+    return gradient.float() / scaler.scale(gradient.new_ones((), dtype=torch.float32))
+
+
 class Visit:
     """One use of a layer for a batch: what is kept of it, and its outputs' gradients as far as they came.
 
@@ -175,9 +182,7 @@ class Tape:
         record.heard = True
         self.heard.add(name)
         with torch.no_grad():
-            if self.scaler is not None:
-                gradient = gradient.float() / self.scaler.scale(gradient.new_ones((), dtype=torch.float32))
-            self._arrived(visit, place, gradient.detach())
+            self._arrived(visit, place, unscaled(gradient, self.scaler).detach())
         self.seconds += time.thread_time() - start
 
     def _look_for_positions(self, layer: Layer, given: Tensor, record: Record) -> None:
@@ -221,40 +226,39 @@ class Deaf:
         return None
 
 
-class Ear:
-    """A layer's forward hook; it keeps no loader alive, and copies of the model do not listen."""
+class Hook:
+    """A hook that keeps its owner not alive, and that copies of the model do without."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = weakref.ref(owner)
+
+    def __deepcopy__(self, memo: Any) -> Deaf:
+        return Deaf()
+
+    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
+        return Deaf, ()
+
+
+class Ear(Hook):
+    """A layer's forward hook."""
 
     def __init__(self, tape: Tape, layer: Layer) -> None:
-        self._tape, self._layer = weakref.ref(tape), layer
+        super().__init__(tape)
+        self._layer = layer
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        tape = self._tape()
+        tape = self.owner()
         if tape is not None:
             tape.forward(self._layer, args, kwargs, output)
 
-    def __deepcopy__(self, memo: Any) -> Deaf:
-        return Deaf()
 
-    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
-        return Deaf, ()
-
-
-class Entrance:
+class Entrance(Hook):
     """The model's own hook: before it runs."""
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = weakref.ref(tape)
-
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tape = self._tape()
+        tape = self.owner()
         if tape is not None:
             tape.enter([*tensors_in(args), *tensors_in(kwargs)])
-
-    def __deepcopy__(self, memo: Any) -> Deaf:
-        return Deaf()
-
-    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
-        return Deaf, ()
 
 
 def _cut(x: Any) -> Any:

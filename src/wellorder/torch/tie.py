@@ -7,7 +7,6 @@ hooks, accumulation, clipping and data-parallel wrappers see it as usual.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wellorder.torch.layers import CONVS, Layer, of_bias, of_weight
-from wellorder.torch.tape import Deaf
+from wellorder.torch.tape import Hook
 
 
 def tiable(layer: Layer) -> bool:
@@ -129,29 +128,20 @@ def _unseen(module: Any, given: Tensor, gradient: Tensor, weight: Tensor) -> Ten
     return (found[0] - found[1]).to(given.dtype)
 
 
-class Loosen:
-    """A layer's hook before it runs; copies of the model do without."""
-
-    def __init__(self, knot: Knot) -> None:
-        self._knot = weakref.ref(knot)
+class Loosen(Hook):
+    """A layer's hook before it runs."""
 
     def __call__(self, *call: Any) -> Any:
-        knot = self._knot()
+        knot = self.owner()
         if knot is not None:
             knot.loosen(call[1])
 
-    def __deepcopy__(self, memo: Any) -> Deaf:
-        return Deaf()
 
-    def __reduce__(self) -> tuple[type[Deaf], tuple[()]]:
-        return Deaf, ()
-
-
-class Fasten(Loosen):
+class Fasten(Hook):
     """A layer's hook after it ran."""
 
     def __call__(self, *call: Any) -> Any:
-        knot = self._knot()
+        knot = self.owner()
         return None if knot is None else knot.fasten(*call[1:])
 
 
