@@ -18,10 +18,10 @@ from torch import nn
 from benchmarks.timing import cpu_seconds
 from wellorder import PairGraB, RandomReshuffling
 from wellorder.federated import ClientData, paper
-from wellorder.federated.engine import Engine
-from wellorder.federated.partition import shards
-from wellorder.federated.plan import Epoch, side_by_side
-from wellorder.federated.training import cross_entropy
+from wellorder.federated._engine import Engine
+from wellorder.federated._partition import shards
+from wellorder.federated._plan import Epoch, side_by_side
+from wellorder.federated._training import cross_entropy
 
 ROUNDS = 1
 

@@ -20,12 +20,13 @@ import numpy as np
 import torch
 
 from wellorder import PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.federated import paper, simulate_many, stacked
-from wellorder.federated.data import Dataset, cifar10
-from wellorder.federated.engine import Engine, _precision
-from wellorder.federated.partition import shards
-from wellorder.federated.store import ClientData, federate
-from wellorder.federated.training import cross_entropy
+from wellorder.federated import _stacked as stacked
+from wellorder.federated import paper, simulate_many
+from wellorder.federated._data import Dataset, cifar10
+from wellorder.federated._engine import Engine, _precision
+from wellorder.federated._partition import shards
+from wellorder.federated._store import ClientData, federate
+from wellorder.federated._training import cross_entropy
 
 POLICIES = {"FL-RR": RandomReshuffling(), "FL-OP": ShuffleOnce(), "FL-GraB": PairGraB()}
 FLOPS = 70.5e9

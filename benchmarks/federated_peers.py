@@ -29,7 +29,7 @@ from torch import nn
 
 from benchmarks.federated_engine import PlainLoop, Rounds, made_up
 from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated.models import build
+from wellorder.federated._models import build
 
 COHORT, STEPS, BATCH = 10, 5, 16
 WARM, TURNS = 2, 9

@@ -20,7 +20,7 @@ def measure(clients: int, rounds: int, cohort: int, outputs: int, policy: str) -
 
     import wellorder
     from wellorder.federated import ClientData, Config, simulate
-    from wellorder.federated.partition import Partition
+    from wellorder.federated._partition import Partition
 
     torch.set_num_threads(1)
     draw = np.random.default_rng(0)

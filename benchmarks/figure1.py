@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from wellorder import Policy, sgd
-from wellorder.experiments import fig1
+from wellorder.experiments import _fig1 as fig1
 from wellorder.federated import fedavg
 from wellorder.problems import quadratics
-from wellorder.report.pictures import save_picture
-from wellorder.report.table import write_table
+from wellorder.report._pictures import save_picture
+from wellorder.report._table import write_table
 
 
 def main() -> None:

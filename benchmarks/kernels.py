@@ -5,7 +5,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.timing import cpu_seconds
 from wellorder import balance
-from wellorder.kernels.balance import NO_VECTOR, balance_centred, balance_pairs
+from wellorder._kernels.balance import NO_VECTOR, balance_centred, balance_pairs
 
 ROWS = 256
 TARGETS = {1_000: 5.0, 100_000: 1.5, 1_000_000: 1.0}

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.federated import data as files
+from wellorder.federated import _data as files
 from wellorder.torch import ordered
-from wellorder.torch.networks import RECIPES
-from wellorder.torch.training import Split, loader_of, one_epoch, optimizer_of, train
+from wellorder.torch._networks import RECIPES
+from wellorder.torch._training import Split, loader_of, one_epoch, optimizer_of, train
 
 POLICIES = {
     "RR": RandomReshuffling(),

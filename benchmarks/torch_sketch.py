@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, Block, mlp
 
 from wellorder import Herding, PairGraB
-from wellorder.federated import data as files
-from wellorder.order import rng, shuffled
-from wellorder.torch.layers import Layer, factors, survey
-from wellorder.torch.networks import CNN, LeNet, grey_lenet
-from wellorder.torch.sketching import Sketch, SketchSource
+from wellorder._order import rng, shuffled
+from wellorder.federated import _data as files
+from wellorder.torch._layers import Layer, factors, survey
+from wellorder.torch._networks import CNN, LeNet, grey_lenet
+from wellorder.torch._sketching import Sketch, SketchSource
 
 CHUNK = 128
 Use = tuple[Layer, Tensor, Tensor]

@@ -30,7 +30,7 @@ from torch_models import LM, ResNet, mlp
 
 from wellorder import Herding, PairGraB
 from wellorder.torch import ordered
-from wellorder.torch.networks import CNN, LeNet
+from wellorder.torch._networks import CNN, LeNet
 
 KEEP = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),

@@ -16,9 +16,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import Herding, RandomReshuffling
-from wellorder.federated.data import cifar10
+from wellorder.federated._data import cifar10
 from wellorder.torch import ordered
-from wellorder.torch.networks import LeNet
+from wellorder.torch._networks import LeNet
 
 
 def images(folder: Path | None, n: int) -> TensorDataset:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wellorder import Arbitrary, GraB, NicePermutation, PairGraBProto, RandomReshuffling, ShuffleOnce, sgd
-from wellorder.order import shuffled
+from wellorder._order import shuffled
 from wellorder.problems import quadratics
 
 

@@ -26,8 +26,8 @@ from wellorder import (
     WithReplacement,
     check_policy,
 )
-from wellorder.checks import PROMISES, ContractError, Trial
-from wellorder.order import describe, frozen, shuffled, visit
+from wellorder._checks import PROMISES, ContractError, Trial
+from wellorder._order import describe, frozen, shuffled, visit
 
 
 def rolled(epoch):

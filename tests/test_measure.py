@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellorder import IncrementalGradient, RandomReshuffling, drift, expansion, order_error, sgd
-from wellorder.measure import at_once
+from wellorder._measure import at_once
 from wellorder.problems import logistic, quadratics
 
 

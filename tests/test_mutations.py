@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 MUTATIONS = {
     "negative group not reversed": (
-        "kernels/reorder.py",
+        "_kernels/reorder.py",
         [
             ("left, right = 0, len(order) - 1", "left, right = 0, len(order) - np.sum(signs < 0)"),
             ("right -= 1", "right += 1"),
@@ -20,7 +20,7 @@ MUTATIONS = {
         ["tests/policies/test_transcriptions.py", "tests/kernels/test_reorder.py"],
     ),
     "mean of already-centred vectors": (
-        "policies/grab.py",
+        "policies/_grab.py",
         [
             (
                 "summed = add_rows(block, state.summed)",
@@ -30,17 +30,17 @@ MUTATIONS = {
         ["tests/policies/test_transcriptions.py"],
     ),
     "seed + epoch": (
-        "order.py",
+        "_order.py",
         [("SeedSequence(seed, spawn_key=(epoch, ", "SeedSequence(seed + epoch, spawn_key=(")],
         ["tests/test_contract.py", "tests/test_order.py"],
     ),
     "a kept view of the caller's buffer": (
-        "kernels/balance.py",
+        "_kernels/balance.py",
         [("return block[-1].astype(np.float64)", "return block[-1]")],
         ["tests/test_contract.py"],
     ),
     "a kept view of the caller's rows": (
-        "policies/rows.py",
+        "policies/_rows.py",
         [
             (
                 "    rows[steps] = block\n",
@@ -50,17 +50,17 @@ MUTATIONS = {
         ["tests/test_contract.py"],
     ),
     "ties resolved the other way": (
-        "kernels/balance.py",
+        "_kernels/balance.py",
         [("(1 if v < threshold else -1)", "(1 if v <= threshold else -1)")],
         ["tests/policies/test_transcriptions.py", "tests/kernels/test_balance.py"],
     ),
     "ties resolved the other way, in products": (
-        "kernels/balance.py",
+        "_kernels/balance.py",
         [("sign = 1 if v < thresholds[t] else -1", "sign = 1 if v <= thresholds[t] else -1")],
         ["tests/kernels/test_balance.py"],
     ),
     "a unit dropped when n is odd": (
-        "policies/pairgrab.py",
+        "policies/_pairgrab.py",
         [
             (
                 "order = place(state.order, state.signs)",
@@ -70,7 +70,7 @@ MUTATIONS = {
         ["tests/test_contract.py"],
     ),
     "PairGraB pairs reset at a block boundary": (
-        "policies/pairgrab.py",
+        "policies/_pairgrab.py",
         [
             ("pending = last_row(block) if lone else NO_VECTOR", "pending = NO_VECTOR"),
             ("waiting=int(partners[-1]) if lone else -1", "waiting=-1"),
@@ -78,7 +78,7 @@ MUTATIONS = {
         ["tests/test_contract.py"],
     ),
     "the sum takes the vector that was not centred": (
-        "kernels/balance.py",
+        "_kernels/balance.py",
         [
             (
                 "x = s[k] + weight * (np.float64(last[k]) - center[k])",
@@ -88,7 +88,7 @@ MUTATIONS = {
         ["tests/policies/test_transcriptions.py"],
     ),
     "the same where rows are kept": (
-        "kernels/balance.py",
+        "_kernels/balance.py",
         [
             (
                 "x = s[k] + weight * (np.float64(last[k]) - mean[k])",
@@ -138,6 +138,6 @@ def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
 
 @pytest.mark.slow
 def test_without_a_mistake_the_same_tests_pass(tmp_path):
-    planted(tmp_path, "order.py", [])
+    planted(tmp_path, "_order.py", [])
     result = run_tests(tmp_path, sorted({test for _, _, tests in MUTATIONS.values() for test in tests}))
     assert result.returncode == 0, result.stdout[-2000:]

@@ -25,7 +25,7 @@ from wellorder import (
     rng,
     state_dict,
 )
-from wellorder.order import describe, shuffled, uniforms, visit
+from wellorder._order import describe, shuffled, uniforms, visit
 
 
 def test_streams_epochs_and_seeds_are_independent_of_one_another():

@@ -7,13 +7,13 @@ and the other parts are loaded when they are first asked for.
 import importlib
 from types import ModuleType
 
-from wellorder.algorithm import Run, sgd
-from wellorder.checks import check_policy
-from wellorder.kernels.balance import balance
-from wellorder.kernels.reorder import basic_br, pair_br, reorder
-from wellorder.kernels.rules import Deterministic, Walk
-from wellorder.measure import drift, expansion, order_error
-from wellorder.order import Needs, Policy, Signals, State, load_state_dict, rng, state_dict
+from wellorder._checks import check_policy
+from wellorder._kernels.balance import balance
+from wellorder._kernels.reorder import basic_br, pair_br, reorder
+from wellorder._kernels.sign_rules import Deterministic, Walk
+from wellorder._measure import drift, expansion, order_error
+from wellorder._order import Needs, Policy, Signals, State, load_state_dict, rng, state_dict
+from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
     FlipFlop,

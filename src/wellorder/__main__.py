@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line, or say what it needs."""
     try:
-        from wellorder.cli import app
+        from wellorder._cli import app
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """Client ordering in Flower: the strategy you have still configures and aggregates; the policy decides who.
 
 The only module that imports flwr. What needs no Flower (whose turn it is, signals, the saved state) is in
-`wellorder.participation`.
+`wellorder._clients`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.order import Policy
-from wellorder.participation import Conductor, Signal, Tolerance, Visit, read, under, write
-from wellorder.participation.memory import check_memory, recall, remembered, snapshot
-from wellorder.participation.reports import odd_ones, shape_of
-from wellorder.participation.settings import check_inner, check_settings, check_words
+from wellorder._clients import Conductor, Signal, Tolerance, Visit, read, under, write
+from wellorder._clients.memory import check_memory, recall, remembered, snapshot
+from wellorder._clients.reports import odd_ones, shape_of
+from wellorder._clients.settings import check_inner, check_settings, check_words
+from wellorder._order import Policy
 
 SUPPORTED = "1.41"
 CURE = f"install a supported one with: pip install 'flwr[simulation]=={SUPPORTED}.*'"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from wellorder.cli import app
+from wellorder._cli import app
 from wellorder.theory import METHODS, bound, constants, tuned_step_size
 
 run = CliRunner().invoke

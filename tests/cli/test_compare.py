@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from wellorder.cli import app
+from wellorder._cli import app
 
 SMALL = [
     "compare",
@@ -107,7 +107,7 @@ def test_bad_input_is_refused_with_exit_code_2_before_any_computation(words, mes
     def never(*args, **kwargs):
         raise AssertionError("something was trained")
 
-    monkeypatch.setattr("wellorder.experiments.pool.train", never)
+    monkeypatch.setattr("wellorder.experiments._pool.train", never)
     result = run("compare", "--task", "quadratics", *words)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())
@@ -118,7 +118,7 @@ def test_a_training_run_that_fails_ends_with_1_and_its_reason(tmp_path, monkeypa
     def fails(*args):
         raise RuntimeError("the disk of numbers is full")
 
-    monkeypatch.setattr("wellorder.experiments.tasks.task.ProblemTask.train", fails)
+    monkeypatch.setattr("wellorder.experiments._tasks.task.ProblemTask.train", fails)
     result = run(*SMALL, "--out", tmp_path / "run")
     assert result.exit_code == 1
     assert "the disk of numbers is full" in result.stderr

@@ -4,8 +4,8 @@ import json
 
 from typer.testing import CliRunner
 
-from wellorder.cli import app
-from wellorder.report.table import read_table
+from wellorder._cli import app
+from wellorder.report._table import read_table
 
 SMALL = ["reproduce", "fig1", "--seeds", "2", "--epochs", "5", "--n", "60", "--jobs", "1"]
 

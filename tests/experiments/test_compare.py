@@ -7,11 +7,11 @@ import pytest
 
 import wellorder as wo
 from wellorder.experiments import Config, RunFolder, compare, problem_task, two_stage
-from wellorder.experiments.compare import Silent
-from wellorder.experiments.plan import resolve
-from wellorder.experiments.publish import command_of, publish, summary
+from wellorder.experiments._compare import Silent
+from wellorder.experiments._plan import resolve
+from wellorder.experiments._publish import command_of, publish, summary
 from wellorder.problems import quadratics
-from wellorder.report.verdict import Kind
+from wellorder.report._verdict import Kind
 
 SMALL = Config(policies=("RR", "PairGraB"), epochs=4, seeds=(0, 1, 3))
 
@@ -277,7 +277,7 @@ def test_the_command_of_a_report_can_be_typed_or_is_none():
     import shlex
     from itertools import pairwise
 
-    from wellorder.experiments.names import named_policies
+    from wellorder.experiments._names import named_policies
 
     typed = {"FL/x": wo.RandomReshuffling(), "my_run": wo.GraB()}
     words = shlex.split(command_of(resolve("quadratics", Config(policies=typed))))
@@ -290,7 +290,7 @@ def test_the_command_of_a_report_can_be_typed_or_is_none():
 def test_runs_that_start_at_once_get_a_folder_each(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
-    from wellorder.experiments.folder import fresh_path
+    from wellorder.experiments._folder import fresh_path
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: fresh_path(tmp_path / "runs", "digits"), range(24)))
@@ -310,7 +310,7 @@ def test_more_processes_give_the_same_table(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_fails_is_reported_with_its_reason(task):
-    from wellorder.experiments.pool import JobError
+    from wellorder.experiments._pool import JobError
 
     config = Config(policies={"AP": wo.Arbitrary([range(60)])}, epochs=2, seeds=(0, 1))
     for jobs in (1, 2):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wellorder.experiments import fig1
-from wellorder.report.table import curves
+from wellorder.experiments import _fig1 as fig1
+from wellorder.report._table import curves
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from wellorder.experiments import fig2, fig3
-from wellorder.report.table import curves, read_table
+from wellorder.experiments import _fig2 as fig2
+from wellorder.experiments import _fig3 as fig3
+from wellorder.report._table import curves, read_table
 
 TINY = ["--quick", "--rounds", "4", "--clients", "10", "--seeds", "2", "--json"]
 
@@ -23,7 +24,7 @@ def one_thread():
 
 
 def command(*words):
-    from wellorder.cli import app
+    from wellorder._cli import app
 
     return CliRunner().invoke(app, ["reproduce", *map(str, words)])
 
@@ -97,7 +98,7 @@ def idx(array):
 
 @pytest.mark.parametrize("name", ["cifar100", "cinic10"])
 def test_cifar100_and_cinic10_run_end_to_end_on_made_up_files(tmp_path, name):
-    from wellorder.federated import data
+    from wellorder.federated import _data as data
 
     draw = np.random.default_rng(0)
     if name == "cifar100":

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_with_130_and_resume_needs_no_options(tmp_path):
 
 
 def test_workers_are_born_deaf_to_ctrl_c():
-    from wellorder.experiments.pool import _hire
+    from wellorder.experiments._pool import _hire
 
     if not Path("/proc/self/status").exists():
         pytest.skip("signal masks are read from /proc")

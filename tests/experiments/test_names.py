@@ -3,7 +3,7 @@
 import pytest
 
 import wellorder as wo
-from wellorder.experiments.names import meant, named_policies, policy_of
+from wellorder.experiments._names import meant, named_policies, policy_of
 
 
 @pytest.mark.parametrize(

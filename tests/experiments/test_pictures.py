@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 
 from wellorder import Herding, RandomReshuffling  # noqa: E402
 from wellorder.experiments import Config, compare  # noqa: E402
-from wellorder.experiments.tasks import task_of  # noqa: E402
-from wellorder.experiments.tasks.pictures import NetworkTask, split_of  # noqa: E402
-from wellorder.experiments.training import Settings  # noqa: E402
-from wellorder.torch.training import Recipe, Split  # noqa: E402
+from wellorder.experiments._tasks import task_of  # noqa: E402
+from wellorder.experiments._tasks.pictures import NetworkTask, split_of  # noqa: E402
+from wellorder.experiments._training import Settings  # noqa: E402
+from wellorder.torch._training import Recipe, Split  # noqa: E402
 
 NAMES = ["fashion-mnist", "fashion-mnist-logistic", "cifar10", "cifar10-cnn"]
 
@@ -65,7 +65,7 @@ def test_missing_files_are_found_missing_before_anything_is_computed(name, tmp_p
 
 
 def test_images_are_scaled_by_the_data_sets_own_mean(monkeypatch):
-    from wellorder.federated import data as files
+    from wellorder.federated import _data as files
 
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4), dtype=np.uint8)
     labels = np.arange(6)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import wellorder as wo
-from wellorder.experiments.tasks import TASKS, problem_task, task_of
-from wellorder.experiments.tasks.mlp import Perceptron
-from wellorder.experiments.tasks.softmax import Softmax
-from wellorder.experiments.training import Settings
+from wellorder.experiments._tasks import TASKS, problem_task, task_of
+from wellorder.experiments._tasks.mlp import Perceptron
+from wellorder.experiments._tasks.softmax import Softmax
+from wellorder.experiments._training import Settings
 from wellorder.problems import loop_steps, quadratics
 
 EMBEDDED = [name for name, home in TASKS.items() if ".embedded:" in home]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wellorder as wo
-from wellorder.experiments.training import Settings, moments
+from wellorder.experiments._training import Settings, moments
 from wellorder.federated import fedavg
 from wellorder.problems import quadratics
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wellorder.experiments.tuning import Search, fine_grid, two_stage
+from wellorder.experiments._tuning import Search, fine_grid, two_stage
 
 
 def search(best, coarse=(1e-2, 1e-1, 1e0)):

@@ -6,7 +6,7 @@ import torch
 
 from wellorder import GraB, PairGraB, RandomReshuffling
 from wellorder.federated import ClientData, Config, simulate
-from wellorder.federated.partition import shards
+from wellorder.federated._partition import shards
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 

@@ -8,7 +8,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from wellorder.federated import data, download
+from wellorder.federated import _data as data
+from wellorder.federated import _download as download
 
 
 def idx(array):
@@ -179,5 +180,5 @@ def test_reading_data_needs_no_torch(tmp_path):
     import subprocess
     import sys
 
-    code = "import sys, wellorder.federated, wellorder.federated.data; sys.exit('torch' in sys.modules)"
+    code = "import sys, wellorder.federated, wellorder.federated._data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-import wellorder as wo
 from wellorder import Arbitrary, GraB, PairGraB, RandomReshuffling, ShuffleOnce, Walk
-from wellorder.federated import ClientData, Config, fedavg, rounder, simulate, simulate_many
-from wellorder.federated.availability import Diurnal, DropOut
-from wellorder.federated.counter import bits, key_of
-from wellorder.federated.partition import Partition, dirichlet, shards
+from wellorder._order import describe
+from wellorder.federated import ClientData, Config, fedavg, simulate, simulate_many
+from wellorder.federated import _rounder as rounder
+from wellorder.federated._availability import Diurnal, DropOut
+from wellorder.federated._counter import bits, key_of
+from wellorder.federated._partition import Partition, dirichlet, shards
 from wellorder.problems import quadratics
 
 POLICIES = [
@@ -49,7 +50,7 @@ def one_example_each(problem):
     return ClientData(rows, np.zeros(problem.n), Partition(np.arange(problem.n), np.arange(problem.n + 1)))
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=wo.order.describe)
+@pytest.mark.parametrize("policy", POLICIES, ids=describe)
 @pytest.mark.parametrize("cohort", [1, 3, 4, 13])
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_simulate_is_algorithm_2(policy, cohort, mode):
@@ -171,7 +172,7 @@ def close(weights, model):
 
 
 @pytest.mark.parametrize("mode", ["loop", "stacked", "vmap"])
-@pytest.mark.parametrize("policy", [PairGraB(), GraB(), RandomReshuffling()], ids=wo.order.describe)
+@pytest.mark.parametrize("policy", [PairGraB(), GraB(), RandomReshuffling()], ids=describe)
 def test_simulate_is_a_naive_loop_over_clients(mode, policy):
     data, config = client_data(), settings(mode=mode)
     run = simulate(small_model(), data, policy, config)
@@ -329,7 +330,7 @@ def test_bad_settings_are_refused_before_training(make, message):
 
 
 def test_policies_that_keep_every_signal_are_refused_where_that_is_unaffordable(monkeypatch):
-    monkeypatch.setattr("wellorder.federated.admission.MEMORY", 10_000)
+    monkeypatch.setattr("wellorder.federated._admission.MEMORY", 10_000)
     for policy in (wo.GraBProto(), wo.NicePermutation(), wo.Greedy()):
         with pytest.raises(ValueError, match=r"keeps every client's signal.*use PairGraB, or pass sketch"):
             simulate(small_model(), client_data(), policy, settings())

@@ -14,9 +14,12 @@ import os
 import torch
 import torch.nn.functional as F
 from wellorder import PairGraB
-from wellorder.federated import balancer, fused, signing, stacked
-from wellorder.federated.layout import layout_of
-from wellorder.federated.models import build
+from wellorder.federated import _balancer as balancer
+from wellorder.federated import _fused as fused
+from wellorder.federated import _signing as signing
+from wellorder.federated import _stacked as stacked
+from wellorder.federated._layout import layout_of
+from wellorder.federated._models import build
 
 cuda = torch.cuda.is_available()
 device = "cuda" if cuda else "cpu"

@@ -7,12 +7,12 @@ from torch import nn
 
 import wellorder as wo
 from wellorder import IncrementalGradient, PairGraB, RandomReshuffling, ShuffleOnce
+from wellorder._order import rng
 from wellorder.federated import ClientData, Config, simulate
-from wellorder.federated.batches import shape_of
-from wellorder.federated.counter import bits, key_of
-from wellorder.federated.inner import Inner
-from wellorder.federated.partition import shards
-from wellorder.order import rng
+from wellorder.federated._batches import shape_of
+from wellorder.federated._counter import bits, key_of
+from wellorder.federated._inner import Inner
+from wellorder.federated._partition import shards
 
 
 def regression(n=60, clients=6):
@@ -132,6 +132,6 @@ def test_a_visit_that_is_one_pass_uses_every_example_once():
 
 
 def test_local_means_for_every_client_are_refused_where_unaffordable(monkeypatch):
-    monkeypatch.setattr("wellorder.federated.admission.MEMORY", 100)
+    monkeypatch.setattr("wellorder.federated._admission.MEMORY", 100)
     with pytest.raises(ValueError, match="use PairGraB, which keeps none"):
         simulate(linear(), regression(), RandomReshuffling(), settings(local=wo.GraB()))

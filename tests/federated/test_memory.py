@@ -10,7 +10,7 @@ import torch
 
 from wellorder import GraB, PairGraB, state_dict
 from wellorder.federated import ClientData, Config, simulate
-from wellorder.federated.partition import Partition
+from wellorder.federated._partition import Partition
 
 
 def one_example_each(clients, features=16):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from wellorder.federated.layout import layout_of
-from wellorder.federated.models import MODELS, Residual, build
-from wellorder.federated.stacked import stack
+from wellorder.federated._layout import layout_of
+from wellorder.federated._models import MODELS, Residual, build
+from wellorder.federated._stacked import stack
 
 
 def count(name, channels=3, size=32, classes=10):

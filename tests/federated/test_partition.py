@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wellorder.federated import partition
-from wellorder.federated.counter import bits, key_of, uniforms_at
+from wellorder.federated import _partition as partition
+from wellorder.federated._counter import bits, key_of, uniforms_at
 
 LABELS = np.random.default_rng(0).integers(0, 10, 1037)
 MAKERS = {

@@ -6,8 +6,8 @@ import torch
 
 from wellorder import PairGraB
 from wellorder.federated import Config, federate, simulate
-from wellorder.federated.data import Dataset, cifar10, fashion_mnist
-from wellorder.federated.partition import shards
+from wellorder.federated._data import Dataset, cifar10, fashion_mnist
+from wellorder.federated._partition import shards
 
 
 def first(dataset, train, test):

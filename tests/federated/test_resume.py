@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated import ClientData, Config, checkpoint, simulate, simulate_many
-from wellorder.federated.availability import DropOut
-from wellorder.federated.partition import shards
+from wellorder.federated import ClientData, Config, simulate, simulate_many
+from wellorder.federated import _checkpoint as checkpoint
+from wellorder.federated._availability import DropOut
+from wellorder.federated._partition import shards
 
 
 def data(n=120):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from wellorder.federated.availability import Always, Diurnal, DropOut, Trace
-from wellorder.federated.turns import Turns
-from wellorder.order import shuffled
+from wellorder._order import shuffled
+from wellorder.federated._availability import Always, Diurnal, DropOut, Trace
+from wellorder.federated._turns import Turns
 
 
 def slow_epoch(order, late, cohort, up, turn):

@@ -16,8 +16,8 @@ import torch
 
 from wellorder import PairGraB, RandomReshuffling, ShuffleOnce
 from wellorder.federated import Config, simulate
-from wellorder.federated.partition import shards
-from wellorder.federated.store import ClientData
+from wellorder.federated._partition import shards
+from wellorder.federated._store import ClientData
 
 SCRIPT = Path(__file__).parent / "app" / "simulated.py"
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wellorder import Deterministic, GraB, PairGraB, Walk, balance, load_state_dict, state_dict
-from wellorder.kernels.rules import SignRule
-from wellorder.kernels.signals import TensorRows
+from wellorder._kernels.sign_rules import SignRule
+from wellorder._kernels.signals import TensorRows
 
 
 class Products:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellorder import basic_br, order_error, pair_br, reorder
-from wellorder.kernels.reorder import place
+from wellorder._kernels.reorder import place
 
 norms = st.sampled_from([1, 2, np.inf])
 

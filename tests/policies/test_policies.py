@@ -15,8 +15,8 @@ from wellorder import (
     order_error,
     reorder,
 )
-from wellorder.kernels.rules import Deterministic
-from wellorder.order import shuffled
+from wellorder._kernels.sign_rules import Deterministic
+from wellorder._order import shuffled
 
 
 def rows_of(n, dim=3, seed=0):

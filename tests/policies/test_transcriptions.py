@@ -3,7 +3,7 @@
 import pytest
 
 from wellorder import GraB, GraBProto, PairGraB, PairGraBProto, sgd
-from wellorder.order import shuffled
+from wellorder._order import shuffled
 from wellorder.problems import quadratics
 
 EPOCHS = 10

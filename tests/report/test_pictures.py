@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from wellorder.report import Metric, picture, save_picture, table_of
-from wellorder.report.pictures import costs
-from wellorder.report.style import COLOURS, colours_of
+from wellorder.report._pictures import costs
+from wellorder.report._style import COLOURS, colours_of
 
 METRICS = (
     Metric("loss", "loss"),

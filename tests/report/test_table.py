@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wellorder.atomic import write_whole
-from wellorder.report.table import curves, joined, read_table, table_of, write_table
+from wellorder._saving import write_whole
+from wellorder.report._table import curves, joined, read_table, table_of, write_table
 
 
 def rows(policy="RR", seeds=(0, 1), epochs=3):

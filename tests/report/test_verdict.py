@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from wellorder.report.table import Metric, table_of
-from wellorder.report.verdict import Kind, final_values, headline, verdicts
+from wellorder.report._table import Metric, table_of
+from wellorder.report._verdict import Kind, final_values, headline, verdicts
 
 LOSS = Metric("loss", "loss")
 ACCURACY = Metric("accuracy", "accuracy", lower_is_better=False, log=False, percent=True)

@@ -7,9 +7,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wellorder import Herding, PairGraB
-from wellorder.torch import herded, ordered
-from wellorder.torch.journal import Journal
-from wellorder.torch.training import Gather, Places
+from wellorder.torch import _herded as herded
+from wellorder.torch import ordered
+from wellorder.torch._journal import Journal
+from wellorder.torch._training import Gather, Places
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 

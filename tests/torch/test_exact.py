@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from wellorder.torch.compound import Tied
-from wellorder.torch.convolved import Convolved
-from wellorder.torch.exact import Exact, ExactSource
-from wellorder.torch.factors import Lookup, Outer
-from wellorder.torch.ghost import Ghost, as_ghost
+from wellorder.torch._compound import Tied
+from wellorder.torch._convolved import Convolved
+from wellorder.torch._exact import Exact, ExactSource
+from wellorder.torch._factors import Lookup, Outer
+from wellorder.torch._ghost import Ghost, as_ghost
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 
 from wellorder import Herding, PairGraB, RandomReshuffling
 from wellorder.torch import MicroBatch, Sketch, ordered
-from wellorder.torch.tape import Ear
+from wellorder.torch._tape import Ear
 
 
 def data(n=24):

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, WithReplacement
 from wellorder.torch import Exact, MicroBatch, OrderedLoader, Sketch, ordered
-from wellorder.torch.exact import ExactSource
-from wellorder.torch.sketching import SketchSource
+from wellorder.torch._exact import ExactSource
+from wellorder.torch._sketching import SketchSource
 
 SIGNALS = ["exact", "sketch", "batch"]
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import GraB, PairGraB
 from wellorder.torch import Exact, ordered
-from wellorder.torch.networks import CNN
+from wellorder.torch._networks import CNN
 
 
 def gradient(model, x, y):

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from wellorder.torch import Exact, Sketch
-from wellorder.torch.exact import ExactSource
-from wellorder.torch.sketching import SketchSource
+from wellorder.torch._exact import ExactSource
+from wellorder.torch._sketching import SketchSource
 
 
 def rows_of(model, run, x):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from wellorder.torch.exact import Exact, ExactSource
+from wellorder.torch._exact import Exact, ExactSource
 
 
 class Net(nn.Module):

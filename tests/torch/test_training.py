@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from wellorder import Herding, PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.torch.networks import CNN, RECIPES, LeNet
-from wellorder.torch.training import Recipe, Split, train
+from wellorder.torch._networks import CNN, RECIPES, LeNet
+from wellorder.torch._training import Recipe, Split, train
 
 
 def model():

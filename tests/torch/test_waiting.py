@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from wellorder import Herding
-from wellorder.torch.journal import Journal
-from wellorder.torch.waiting import ROOM, Waiting
+from wellorder.torch._journal import Journal
+from wellorder.torch._waiting import ROOM, Waiting
 
 
 @pytest.mark.parametrize("counts", [[4, 4, 4], [4, 4, 2], [4, 2, 4], [5], [1, 1]])

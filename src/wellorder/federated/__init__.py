@@ -5,14 +5,14 @@ Importing this package never imports torch: what needs it is loaded on first use
 
 from typing import TYPE_CHECKING, Any
 
-from wellorder.federated.algorithm import fedavg
-from wellorder.federated.clients import Clients, clients
-from wellorder.federated.config import Config, paper
-from wellorder.federated.local import FullGradient, LocalSGD
+from wellorder.federated._algorithm import fedavg
+from wellorder.federated._clients import Clients, clients
+from wellorder.federated._config import Config, paper
+from wellorder.federated._local import FullGradient, LocalSGD
 
 if TYPE_CHECKING:
-    from wellorder.federated.engine import Simulation, simulate, simulate_many
-    from wellorder.federated.store import ClientData, federate
+    from wellorder.federated._engine import Simulation, simulate, simulate_many
+    from wellorder.federated._store import ClientData, federate
 
 __all__ = [
     "ClientData",
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     try:
-        return getattr(import_module(f"wellorder.federated.{_LAZY[name]}"), name)
+        return getattr(import_module(f"wellorder.federated._{_LAZY[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

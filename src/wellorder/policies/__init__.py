@@ -1,14 +1,14 @@
 """The policies, by the paper's categories: arbitrary, independent, one permutation, dependent."""
 
-from wellorder.policies.arbitrary import Arbitrary
-from wellorder.policies.flipflop import FlipFlop
-from wellorder.policies.grab import GraB
-from wellorder.policies.greedy import Greedy
-from wellorder.policies.herding import Herding
-from wellorder.policies.independent import RandomReshuffling, WithReplacement
-from wellorder.policies.one import IncrementalGradient, NicePermutation, ShuffleOnce
-from wellorder.policies.pairgrab import PairGraB, PairGraBProto
-from wellorder.policies.proto import GraBProto
+from wellorder.policies._arbitrary import Arbitrary
+from wellorder.policies._flipflop import FlipFlop
+from wellorder.policies._grab import GraB
+from wellorder.policies._greedy import Greedy
+from wellorder.policies._herding import Herding
+from wellorder.policies._independent import RandomReshuffling, WithReplacement
+from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
+from wellorder.policies._pairgrab import PairGraB, PairGraBProto
+from wellorder.policies._proto import GraBProto
 
 __all__ = [
     "Arbitrary",

@@ -1,8 +1,8 @@
 """Objectives with cheap per-unit gradients."""
 
-from wellorder.problems.logistic import Logistic, logistic
-from wellorder.problems.problem import Problem, gradient, loop_steps, start_of, steps
-from wellorder.problems.quadratics import Quadratics, quadratics
+from wellorder.problems._logistic import Logistic, logistic
+from wellorder.problems._problem import Problem, gradient, loop_steps, start_of, steps
+from wellorder.problems._quadratics import Quadratics, quadratics
 
 __all__ = [
     "Logistic",

@@ -1,0 +1,193 @@
+"""``wellorder bounds``: the guarantees of all methods side by side."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from wellorder._saving import write_bytes
+from wellorder.theory import (
+    METHODS,
+    advise,
+    bound,
+    constants,
+    max_step_size,
+    rate,
+    rate_table,
+    tuned_step_size,
+)
+from wellorder.theory._setting import check_epochs
+
+Row = dict[str, Any]
+FORMATS = {".png", ".svg", ".pdf"}
+AT_START = "IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
+
+
+def command(
+    fl: Annotated[
+        bool, typer.Option("--fl", help="Clients (Theorem 2) instead of examples (Theorem 1).")
+    ] = False,
+    n: Annotated[int, typer.Option(help="N, the number of examples or clients.")] = 1000,
+    epochs: Annotated[int, typer.Option(help="Q, the number of epochs.")] = 100,
+    dim: Annotated[int, typer.Option(help="d, the number of parameters.")] = 1,
+    sigma: Annotated[float, typer.Option(help="ς, how far one unit's gradient is from the mean.")] = 1.0,
+    gap: Annotated[float, typer.Option(help="F_0 = f(x_0) - inf f.")] = 1.0,
+    smoothness: Annotated[float, typer.Option(help="L, in the 2-norm.")] = 1.0,
+    smoothness_2inf: Annotated[
+        float | None, typer.Option("--smoothness-2inf", help="L_2∞; sqrt(d)·L unless given.")
+    ] = None,
+    smoothness_inf: Annotated[
+        float | None, typer.Option("--smoothness-inf", help="L_∞; sqrt(d)·L unless given.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Failure probability of one epoch; 0.01/epochs unless given.")
+    ] = None,
+    theta: Annotated[
+        float | None, typer.Option(help="θ, how far x moves from x_0; 0 in the rows of one permutation.")
+    ] = None,
+    passes: Annotated[int, typer.Option(help="Balancing passes of NP.")] = 10,
+    cohort: Annotated[
+        int | None, typer.Option(help="S, clients of a round, with --fl; 2 unless given.")
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(help="K, local steps of a client, with --fl; 5 unless given.")
+    ] = None,
+    server_step: Annotated[
+        float | None, typer.Option(help="η, amplification at the epoch's end, with --fl; 1 unless given.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw bound against epochs: a .png, .svg or .pdf.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Bound the gradient after training, for every method: how small, with which step size, how surely.
+
+    The defaults are the size of the paper's Figure 1. Bounds are worst cases over all problems
+    with these constants; `wellorder compare` measures.
+    """
+    setting: dict[str, Any] = {
+        "sigma": sigma, "gap": gap, "smoothness": smoothness, "smoothness_2inf": smoothness_2inf,
+        "smoothness_inf": smoothness_inf, "passes": passes,
+    }  # fmt: skip
+    rounds = {"cohort": cohort, "local_steps": local_steps, "server_step": server_step}
+    try:
+        check_epochs(epochs)
+        setting |= {"delta": 0.01 / epochs if delta is None else delta, **_rounds(fl, rounds)}
+        advice = advise(n, dim, epochs, clients=fl, theta=theta, **setting)
+        setting |= {"dim": dim, "theta": theta or 0.0}
+        rows = [_row(name, epochs, n, setting) for name in METHODS if METHODS[name].federated == fl]
+        if plot:
+            _draw(plot, rows, epochs, n, setting, theta)
+    except (ValueError, ArithmeticError) as reason:
+        raise typer.BadParameter(str(reason)) from reason
+    if as_json:
+        report = {"setting": {"n": n, "epochs": epochs, **setting}, "methods": rows, "advice": advice.text}
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        return
+    _print(rows, fl, theta)
+    typer.echo(advice.text)
+    if plot:
+        typer.echo(f"Drawn: {plot}")
+
+
+def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
+    named = {name: value for name, value in given.items() if value is not None}
+    if named and not fl:
+        name, value = next(iter(named.items()))
+        raise ValueError(f"{name}={value}: only clients have it; add --fl")
+    return {"cohort": 2, "local_steps": 5, "server_step": 1.0, **named} if fl else {}
+
+
+def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Row:
+    formula = next(row for row in rate_table() if row.method == method)
+    row: Row = {
+        "method": method,
+        "label": METHODS[method].label,
+        "relation": formula.relation,
+        "rate": formula.rate,
+    }
+    try:
+        known = constants(method, n, **setting)
+    except ValueError as reason:
+        return {**row, "refused": str(reason)}
+    step = tuned_step_size(known, epochs)
+    found = bound(known, step, epochs)
+    return {
+        **row,
+        "p": "inf" if math.isinf(known.p) else known.p,
+        "A": known.A, "B": known.B, "D": known.D, "nu": known.nu, "c1": known.c1, "c2": known.c2,
+        "max_step_size": max_step_size(known), "step_size": step, "bound": found.total,
+        "terms": {name: getattr(found, name) for name in ("descent", "first_epochs", "local", "order")},
+        "probability": found.probability, "rate_value": rate(known, epochs).total,
+    }  # fmt: skip
+
+
+def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
+    title = f"Upper bounds of min ‖∇f(x_q)‖² (Theorem {2 if fl else 1}), step sizes tuned"
+    head = ("method", "bound", "descent", "order", "step size", "at most", "prob.")
+    table = Table(*head, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        column.no_wrap = True
+    for row in rows:
+        if "refused" in row:
+            table.add_row(row["method"], *"––––––")
+            continue
+        terms = row["terms"]
+        rest = terms["order"] + terms["first_epochs"] + terms["local"]
+        numbers = (row["bound"], terms["descent"], rest, row["step_size"], row["max_step_size"])
+        table.add_row(row["method"], *(f"{x:.3g}" for x in numbers), f"{row['probability']:.4g}")
+    if theta is None:
+        table.caption = f"OP, {AT_START}"
+    Console().print(table)
+    for row in rows:
+        if "refused" in row:
+            typer.echo(f"– {row['method']}: {row['refused']}")
+
+
+def _draw(
+    path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, Any], theta: float | None
+) -> None:
+    """Bound against epochs, one line a method."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"plot={str(path)!r}: end the name in {', '.join(sorted(FORMATS))}")
+    if not path.parent.is_dir():
+        raise ValueError(f"plot={str(path)!r}: no folder {str(path.parent)!r}; make it first")
+    if path.is_dir():
+        raise ValueError(f"plot={str(path)!r}: this is a folder; pass the name of a file in it")
+    from matplotlib.figure import Figure
+
+    counts = sorted({round(epochs ** (k / 40)) for k in range(41)})
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        if "refused" not in row and not row["method"].endswith("OP"):
+            known = constants(row["method"], n, **setting)
+            totals = [bound(known, tuned_step_size(known, q), q).total for q in counts]
+            axes.loglog(counts, totals, label=row["method"])
+    axes.set(
+        xlabel="epochs Q", ylabel="bound of min ‖∇f(x_q)‖²", title=f"N = {n}, step size tuned for each Q"
+    )
+    if theta is None:
+        figure.supxlabel(AT_START, fontsize="small")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix[1:], dpi=150)
+    _write(path, image.getvalue())
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_bytes(path, data)
+    except OSError as reason:
+        raise ValueError(
+            f"plot={str(path)!r}: {reason.strerror or reason}; pass a file you may write"
+        ) from reason

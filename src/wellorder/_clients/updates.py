@@ -1,0 +1,162 @@
+"""What a client's visit reveals: its pseudo-gradient, global minus local arrays, whole or as a sketch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._compiled import fast
+from wellorder._order import rng
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class UnfitError(ValueError):
+    """An update that must not enter the balancing sum, and why."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A random linear map to ``width`` numbers that keeps inner products up to about 1/√width.
+
+    The vector is cut into stretches of ``width``; each is given random signs by place and one more as a
+    whole, rotated at random, and added up. Two coordinates that fall on one another then have independent
+    signs, so inner products are unbiased. O(d) time, O(width + d/width) memory.
+    """
+
+    signs: npt.NDArray[np.float32] = field(repr=False)
+    turns: npt.NDArray[np.float32] = field(repr=False)
+    shifts: npt.NDArray[np.int64] = field(repr=False)
+    dim: int
+
+    @staticmethod
+    def draw(dim: int, width: int, seed: int) -> Sketch:
+        """Draw the map for vectors of length ``dim``.
+
+        >>> rows = np.random.default_rng(0).standard_normal((2, 50_000))
+        >>> sketch = Sketch.draw(50_000, 4096, seed=0)
+        >>> a, b = (sketch.of([row]) for row in rows)
+        >>> bool(abs(a @ a - rows[0] @ rows[0]) < 0.1 * (rows[0] @ rows[0])), bool(abs(a @ b) < 0.1 * (a @ a))
+        (True, True)
+        """
+        draw, count = rng(seed, 0, "sketch"), dim // width + 1
+        signs, turns = (1 - 2 * draw.integers(0, 2, n).astype(np.float32) for n in (width, count))
+        return Sketch(signs, turns, draw.integers(0, width, count), dim)
+
+    def of(self, pieces: list[npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        """Sketch the vector whose consecutive pieces are given."""
+        out, at = np.zeros(len(self.signs)), 0
+        for piece in pieces:
+            _fold(piece, self.signs, self.turns, self.shifts, at, out)
+            at += piece.size
+        return out
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Turns a client's arrays into a row for the policy, relative to the global arrays that it was sent.
+
+    Only floating-point arrays count: counters and index tables are state, not direction.
+    """
+
+    pieces: Mapping[str, npt.NDArray[Any]]
+    shapes: Mapping[str, tuple[int, ...]]
+    sketch: Sketch | None = None
+    origin: npt.NDArray[np.float64] | None = field(default=None, repr=False)
+    cap: float = np.inf
+
+    @staticmethod
+    def relative_to(arrays: Arrays, *, sketch: Sketch | None = None, cap: float = np.inf) -> Signal:
+        """Remember the global arrays as they are (no copy)."""
+        pieces = {name: flat(array) for name, array in arrays.items() if array.dtype.kind == "f"}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        origin = sketch.of(list(pieces.values())) if sketch else None
+        return Signal(pieces, shapes, sketch, origin, cap)
+
+    @property
+    def dim(self) -> int:
+        """How many numbers a client's update has."""
+        return sum(piece.size for piece in self.pieces.values())
+
+    def row(self, arrays: Arrays, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Global minus local; raises `UnfitError` for an update that cannot be balanced.
+
+        >>> signal = Signal.relative_to({"w": np.ones((2, 2))}, cap=10.0)
+        >>> signal.row({"w": np.zeros((2, 2))})
+        array([1., 1., 1., 1.])
+        >>> signal.row({"w": np.full((2, 2), np.nan)})
+        Traceback (most recent call last):
+        wellorder._clients.updates.UnfitError: it holds NaN or infinite numbers
+        """
+        theirs = {name: array.shape for name, array in arrays.items()}
+        if theirs != dict(self.shapes):
+            raise UnfitError(f"its arrays are {_told(theirs)}, the model's {_told(self.shapes)}")
+        strange = [name for name in self.pieces if arrays[name].dtype.kind not in "fiub"]
+        if strange:
+            raise UnfitError(f"its array {strange[0]} is of dtype {arrays[strange[0]].dtype}")
+        local = [flat(arrays[name]) for name in self.pieces]
+        if self.sketch is not None and self.origin is not None:
+            row: npt.NDArray[Any] = self.origin - self.sketch.of(local)
+            square = float(row @ row)
+        else:
+            row = np.empty(self.dim, self.dtype) if out is None else out
+            square, at = 0.0, 0
+            for mine, their in zip(self.pieces.values(), local, strict=True):
+                square += _subtract(mine, their, row[at : at + mine.size])
+                at += mine.size
+        if not np.isfinite(square):
+            raise UnfitError("it holds NaN or infinite numbers")
+        if square > self.cap**2:
+            raise UnfitError(f"its norm {square**0.5:.3g} is above norm_cap={self.cap:g}")
+        return row
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The precision of exact rows."""
+        return np.dtype(
+            np.float32 if all(p.dtype == np.float32 for p in self.pieces.values()) else np.float64
+        )
+
+
+def flat(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """One-dimensional view (or copy) in float32 or float64, little-endian."""
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64)
+    return np.ravel(array)
+
+
+def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    text = ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items())
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+@fast
+def _subtract(before, after, out):  # type: ignore[no-untyped-def]
+    """Fill out = before − after; returns its squared norm, which is not finite if anything in it is not."""
+    square = 0.0
+    for i in range(len(out)):
+        difference = before[i] - after[i]
+        out[i] = difference
+        square += np.float64(difference) * np.float64(difference)
+    return square
+
+
+@fast
+def _fold(piece, signs, turns, shifts, at, out):  # type: ignore[no-untyped-def]
+    """Add the coordinates ``at``, ``at + 1``, … with their signs to their sums."""
+    width, count = len(out), len(piece)
+    i = 0
+    while i < count:
+        block = (at + i) // width
+        offset = (at + i) - block * width
+        place = (offset + shifts[block]) % width
+        run = min(count - i, width - offset, width - place)
+        turn = turns[block]
+        into, sign, part = out[place : place + run], signs[offset : offset + run], piece[i : i + run]
+        for j in range(run):  # slices let the compiler use vector registers
+            into[j] += turn * sign[j] * part[j]
+        i += run

@@ -1,0 +1,155 @@
+"""What a block of signals may be: a 2-D NumPy array, a torch tensor, or products of unseen vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._compiled import jit
+from wellorder._order import Rows, Signals, Vector
+
+
+@dataclass(frozen=True)
+class TensorRows:
+    """The Signals of a 2-D torch tensor that lives on an accelerator (no torch import needed)."""
+
+    rows: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gram(self) -> Any:
+        return self.rows @ self.rows.T
+
+    def dot(self, vector: Vector) -> Any:
+        if len(vector) != self.rows.shape[1]:
+            raise ValueError(other_dimension(self.rows.shape[1], len(vector)))
+        return self.rows @ at_home(vector, self.rows).to(self.rows.dtype)
+
+    def combine(self, weights: npt.NDArray[np.float64]) -> Vector:
+        return wide(self.rows.new_tensor(weights) @ self.rows)
+
+    def minus(self, center: Vector) -> TensorRows:
+        """Every row minus ``center``, before any product could cancel."""
+        if len(center) != self.rows.shape[1]:
+            raise ValueError(other_dimension(self.rows.shape[1], len(center)))
+        return TensorRows(self.rows - at_home(center, self.rows).to(self.rows.dtype))
+
+    def differences(self, pending: Vector) -> TensorRows:
+        """Differences of consecutive rows, the first row paired with ``pending`` if that is not empty."""
+        rows, first = self.rows, int(bool(len(pending)))
+        apart = rows.new_empty(((len(rows) + first) // 2, rows.shape[1]))
+        if first and len(apart):
+            apart[:1] = -TensorRows(rows[:1]).minus(pending).rows
+        apart[first:] = rows[first:-1:2][: len(apart) - first] - rows[first + 1 :: 2]
+        return TensorRows(apart)
+
+
+def block_of(signals: Any, count: int) -> Rows | Signals:
+    """Take the caller's signals as NumPy rows where that needs no copy, else as `Signals`; checks them."""
+    if isinstance(signals, np.ndarray):  # first: asking whether something is a protocol takes 0.1 ms
+        block: Rows | Signals = _float_rows(signals)
+    elif isinstance(signals, Signals):
+        block = signals
+    elif hasattr(signals, "detach"):
+        tensor = signals.detach()
+        _check_rows("signals", tuple(tensor.shape))
+        if tensor.is_complex():
+            raise ValueError(f"signals of dtype {tensor.dtype}: pass real numbers (float32 or float64)")
+        if not tensor.is_floating_point():
+            tensor = wide(tensor)
+        elif tensor.element_size() < 4:
+            tensor = tensor.float()
+        block = _float_rows(np.asarray(tensor)) if tensor.device.type == "cpu" else TensorRows(tensor)
+    else:
+        block = _float_rows(np.asarray(signals)) if count or len(signals) else np.empty((0, 1))
+    if len(block) != count:
+        raise ValueError(f"{len(block)} signals for {count} units; pass one signal (row) per unit")
+    return block
+
+
+def dense(signals: Any, count: int, name: str = "signals") -> Rows:
+    """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use."""
+    block = block_of(signals, count)
+    if isinstance(block, TensorRows):
+        block = np.asarray(block.rows.cpu())
+    if not isinstance(block, np.ndarray):
+        raise ValueError(
+            f"{name}={type(signals).__name__}: whole rows are needed here; pass a 2-D array (b, d), "
+            "or use GraB or PairGraB, which need only products"
+        )
+    good = usable(block)
+    if not good.all():
+        raise ValueError(not_finite(int(np.argmin(good)), name))
+    return block
+
+
+def usable(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows can be balanced: finite, and small enough for their squares to be."""
+    most = rows.dtype.type(min(1e150, float(np.finfo(rows.dtype).max)))
+    good = np.empty(len(rows), np.bool_)
+    _mark_usable(rows, most, good)
+    return good
+
+
+@jit
+def _mark_usable(rows, most, good):  # type: ignore[no-untyped-def]
+    for i in range(len(rows)):
+        bad = 0
+        for x in rows[i]:
+            bad += not abs(x) <= most  # NaN too
+        good[i] = bad == 0
+
+
+def wide(tensor: Any) -> Any:
+    """The tensor in the widest precision its device has: float64, but float32 on Apple's."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
+
+
+def at_home(vector: Vector, like: Any) -> Vector:
+    """Bring a vector to where ``like`` lives: a NumPy copy from a checkpoint becomes a tensor again."""
+    if isinstance(vector, np.ndarray) and hasattr(like, "new_tensor"):
+        return wide(like.new_empty(0)).new_tensor(vector)
+    return vector
+
+
+def inner(a: Vector, b: Vector) -> float:
+    """Inner product of two vectors, wherever each of them lives."""
+    return float(at_home(a, b) @ at_home(b, a))
+
+
+def to_numpy(array: Any) -> npt.NDArray[np.float64]:
+    """Copy products to the host as float64."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu().numpy()
+    return np.asarray(array, np.float64)
+
+
+def other_dimension(dim: int, others: int) -> str:
+    """Say that rows of another length came before."""
+    return f"signals of dimension {dim}: this epoch's others had {others}; pass rows of one length"
+
+
+def not_finite(row: int, name: str = "signals") -> str:
+    """Say which row cannot be balanced, and what to do about it."""
+    return (
+        f"{name}[{row}] is NaN or infinite (or too large to be squared); leave that unit out of the call "
+        "(it stays unobserved), or clip the gradient"
+    )
+
+
+def _float_rows(array: npt.NDArray[Any]) -> Rows:
+    _check_rows("signals", array.shape)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"signals of dtype {array.dtype}: pass real numbers (float32 or float64)")
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    return np.ascontiguousarray(array)
+
+
+def _check_rows(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 2 or shape[1] == 0:
+        raise ValueError(f"{name} of shape {shape}: pass a 2-D array (b, d), one row per unit")

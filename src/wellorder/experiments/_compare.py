@@ -1,0 +1,192 @@
+"""Compare orders on a task: train every policy with every seed, keep all as data, and judge.
+
+>>> from wellorder.problems import quadratics
+>>> from wellorder.experiments import Config, compare, problem_task
+>>> task = problem_task(quadratics(200), step_size=2e-3)
+>>> result = compare(task, Config(policies=("RR", "PairGraB"), epochs=20, seeds=(0, 1, 2)))
+>>> result.verdicts[0].policy, result.verdicts[0].kind.value
+('PairGraB', 'better')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from wellorder.experiments._folder import RunFolder
+from wellorder.experiments._plan import Config, Plan, resolve
+from wellorder.experiments._pool import Job, Row, work_off
+from wellorder.experiments._tasks import Task
+from wellorder.experiments._tuning import Search, two_stage
+from wellorder.report._table import Table, joined, table_of
+from wellorder.report._verdict import Verdict, final_values, verdicts
+
+Ended = Callable[[int, list[Row]], None]
+"""Told of a job's number and all its rows when it has ended."""
+
+
+class Watch(Protocol):
+    """Somebody who looks on while a comparison runs."""
+
+    def stage(self, title: str, rows: int) -> None:
+        """Announce a stage that will make so many rows."""
+        ...
+
+    def row(self, label: str, seed: int, row: Row) -> None:
+        """Show a row that was just made."""
+        ...
+
+
+class Silent:
+    """Looks away."""
+
+    def stage(self, title: str, rows: int) -> None:
+        pass
+
+    def row(self, label: str, seed: int, row: Row) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer: the whole table, the verdicts (best first), and how step sizes were found."""
+
+    plan: Plan
+    table: Table
+    verdicts: list[Verdict]
+    step_sizes: dict[str, float]
+    searches: dict[str, Search]
+    folder: RunFolder | None
+
+
+def compare(
+    task: Task | str,
+    config: Config | None = None,
+    *,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Train all policies with all seeds and judge them; the same plan gives the same table, bit for bit.
+
+    Parameters
+    ----------
+    task
+        The name of an embedded task, or any `Task`: `problem_task` makes one of your own problem.
+    config
+        What to compare.
+    out, resume
+        The run's folder (nothing is kept without one), and whether to finish what is in it.
+    jobs
+        Worker processes. With more than one, call from under ``if __name__ == "__main__"``.
+    watch
+        Told of every row as it is made.
+    """
+    wanted, seen = config or Config(), watch or Silent()
+    plan = resolve(task, wanted)
+    if not isinstance(jobs, int) or jobs < 1:
+        raise ValueError(f"jobs={jobs!r}: pass an int >= 1")
+    if out is not None and resume:
+        _check_same(RunFolder(Path(out)), plan)
+    folder = None if out is None else RunFolder.start(Path(out), resume=resume)
+    if folder is not None and not resume:
+        given = {"task": plan.task.name, **wanted.given()}
+        folder.write("config.json", {"given": given, "resolved": plan.described()})
+    searches = _searches(plan, folder, jobs, seen)
+    step_sizes = _step_sizes(plan, searches)
+    cells = _cells(plan, step_sizes, folder, jobs, seen)
+    table = joined(cells) if folder is None else folder.seal(cells)
+    return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
+
+
+def _check_same(folder: RunFolder, plan: Plan) -> None:
+    """Make sure that the folder holds the run that is to be finished."""
+    wanted, old = plan.described(), folder.asked()["resolved"]
+    different = [
+        f"{key}={wanted[key]!r} (was {old.get(key)!r})" for key in wanted if old.get(key) != wanted[key]
+    ]
+    if different:
+        raise ValueError(
+            f"out={folder.path}: its run has other options: {'; '.join(different)}; choose another folder"
+        )
+
+
+def _searches(plan: Plan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:
+    """Search the step sizes that the plan wants tuned; a folder remembers the searches that are finished."""
+    wanted = {"": [], "baseline": [plan.baseline], "each": list(plan.policies)}[plan.tune]
+    known = (folder.read("tuning.json") if folder is not None else None) or {}
+    found = {}
+    for label in wanted:
+        if label not in known:
+            search = two_stage(_tuner(plan, label, jobs, watch), plan.task.grid)
+            known[label] = search.as_data()
+            if folder is not None:
+                folder.write("tuning.json", known)
+        found[label] = Search.from_data(known[label])
+    return found
+
+
+def _step_sizes(plan: Plan, searches: dict[str, Search]) -> dict[str, float]:
+    if not searches:
+        return dict.fromkeys(plan.policies, plan.settings.step_size)
+    shared = searches.get(plan.baseline)
+    return {label: searches.get(label, shared).best for label in plan.policies}  # type: ignore[union-attr]
+
+
+def _tuner(plan: Plan, label: str, jobs: int, watch: Watch) -> Callable[[Sequence[float]], list[float]]:
+    """From step sizes to the median final value of the judged metric over up to three seeds; low is good."""
+    seeds, metric = plan.seeds[:3], plan.metric
+
+    def losses(grid: Sequence[float]) -> list[float]:
+        batch = [_job(plan, label, seed, value) for value in grid for seed in seeds]
+        watch.stage(f"step size of {label}", len(batch) * (plan.settings.epochs + 1))
+        rows = _rows(batch, jobs, watch)
+        ends = final_values(np.array([[row[metric.column] for row in done] for done in rows]))
+        return list(np.median(ends.reshape(len(grid), -1), axis=1) * (1 if metric.lower_is_better else -1))
+
+    return losses
+
+
+def _cells(
+    plan: Plan, step_sizes: dict[str, float], folder: RunFolder | None, jobs: int, watch: Watch
+) -> list[Table]:
+    """All cells, the missing ones trained, seed after seed so that a broken run leaves whole seeds."""
+    labels = list(plan.policies)
+    cells: dict[tuple[int, int], Any] = {}
+    for seed in plan.seeds:
+        for number in range(len(labels)):
+            cells[number, seed] = None if folder is None else folder.kept(number, seed)
+    missing = [cell for cell, table in cells.items() if table is None]
+    batch = [_job(plan, labels[number], seed, step_sizes[labels[number]]) for number, seed in missing]
+
+    def keep(at: int, rows: list[Row]) -> None:
+        number, seed = missing[at]
+        cells[number, seed] = table_of({"policy": labels[number], "seed": seed, **row} for row in rows)
+        if folder is not None:
+            folder.keep(number, seed, cells[number, seed])
+
+    watch.stage("training", len(batch) * (plan.settings.epochs + 1))
+    _rows(batch, jobs, watch, keep)
+    return [cells[number, seed] for number in range(len(labels)) for seed in plan.seeds]
+
+
+def _job(plan: Plan, label: str, seed: int, step_size: float) -> Job:
+    return Job(plan.task, label, plan.policies[label], seed, replace(plan.settings, step_size=step_size))
+
+
+def _rows(batch: list[Job], jobs: int, watch: Watch, ended: Ended | None = None) -> list[list[Row]]:
+    """Work off a batch; its rows by job, each job handed to ``ended`` as soon as it is."""
+    rows: list[list[Row]] = [[] for _ in batch]
+    for report in work_off(batch, jobs):
+        if report.row is None:
+            if ended is not None:
+                ended(report.job, rows[report.job])
+        else:
+            rows[report.job].append(report.row)
+            watch.row(batch[report.job].label, batch[report.job].seed, report.row)
+    return rows

@@ -1,0 +1,132 @@
+"""What to compare: the options as given, and the plan they resolve to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from wellorder._order import Policy, describe
+from wellorder.experiments._names import named_policies
+from wellorder.experiments._tasks import Task, task_of
+from wellorder.experiments._training import Settings
+from wellorder.policies import RandomReshuffling
+from wellorder.report._table import Metric
+
+DEFAULT = ("RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB")
+VERBS = ("needs", "init", "observe", "advance")
+TUNING = ("", "baseline", "each")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to compare. None means the task's own default.
+
+    >>> Config(epochs=5).given()
+    {'epochs': 5}
+    """
+
+    policies: Sequence[str] | Mapping[str, Policy[Any]] = DEFAULT
+    """Names (with parameters, with labels: see `wellorder.experiments._names`), or policies by label."""
+    epochs: int | None = None
+    seeds: Sequence[int] = (0, 1, 2, 3, 4)
+    step_size: float | None = None
+    tune: str = ""
+    """Nothing, "baseline" to tune on the baseline and reuse, or "each" to tune every policy."""
+    baseline: str | None = None
+    """The label to judge against: the first random reshuffling among the policies, else the first of all."""
+    cohort: int = 1
+    local_steps: int = 1
+    server_step: float = 1.0
+
+    def given(self) -> dict[str, Any]:
+        """The options that differ from the defaults, as plain data."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        if "policies" in plain:
+            named = plain["policies"]
+            labelled = isinstance(named, Mapping)
+            plain["policies"] = [f"{k}={describe(p)}" for k, p in named.items()] if labelled else list(named)
+        if "seeds" in plain:
+            plain["seeds"] = [int(seed) for seed in plain["seeds"]]
+        return plain
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A `Config` resolved for a task, and checked."""
+
+    task: Task
+    policies: dict[str, Policy[Any]]
+    baseline: str
+    seeds: tuple[int, ...]
+    tune: str
+    settings: Settings
+
+    @property
+    def metric(self) -> Metric:
+        """The metric to judge by: the task's first."""
+        return self.task.metrics[0]
+
+    def described(self) -> dict[str, Any]:
+        """The plan as plain data: what two runs must share to be one run."""
+        named = {label: describe(policy) for label, policy in self.policies.items()}
+        head: dict[str, Any] = {"task": self.task.name, "policies": named, "baseline": self.baseline}
+        fingerprint = getattr(self.task, "fingerprint", None)
+        if fingerprint is not None:
+            head["problem"] = fingerprint()
+        return {**head, "seeds": list(self.seeds), "tune": self.tune, **asdict(self.settings)}
+
+
+def resolve(task: Task | str, config: Config) -> Plan:
+    """Check everything that can be checked before anything is computed."""
+    chosen = task_of(task) if isinstance(task, str) else task
+    named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
+    for label, policy in named.items():
+        if isinstance(policy, type) or not all(hasattr(policy, verb) for verb in VERBS):
+            raise ValueError(
+                f"policies: {label!r} is {policy!r}, not a policy; pass such as wellorder.GraB()"
+            )
+    if not named:
+        raise ValueError("policies=(): pass at least one policy")
+    seeds = tuple(config.seeds) if isinstance(config.seeds, Iterable) else ()
+    if not seeds or not all(_is_seed(seed) for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"seeds={config.seeds!r}: pass a list of one or more different whole numbers, 0 or above"
+        )
+    if config.tune not in TUNING:
+        raise ValueError(f"tune={config.tune!r}: pass 'baseline' or 'each', or nothing")
+    if config.tune and config.step_size is not None:
+        raise ValueError(f"step_size={config.step_size}: either give the step size or tune it, not both")
+    settings = Settings(
+        chosen.step_size if config.step_size is None else config.step_size,
+        chosen.epochs if config.epochs is None else config.epochs,
+        config.cohort, config.local_steps, config.server_step,
+    )  # fmt: skip
+    _check_policies(named, chosen.check(settings))
+    return Plan(
+        chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
+    )
+
+
+def _baseline(named: Mapping[str, Policy[Any]], wanted: str | None) -> str:
+    reshuffling = [label for label, policy in named.items() if isinstance(policy, RandomReshuffling)]
+    label = wanted or [*reshuffling, *named][0]
+    if label not in named:
+        raise ValueError(f"baseline={label!r} is not among the policies: {', '.join(named)}")
+    return label
+
+
+def _check_policies(named: Mapping[str, Policy[Any]], n: int | None) -> None:
+    if n is None:
+        return
+    for label, policy in named.items():
+        try:
+            policy.init(n)
+        except ValueError as error:
+            raise ValueError(f"policy {label}: {error}") from None
+
+
+def _is_seed(seed: Any) -> bool:
+    return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and bool(seed >= 0)

@@ -1,0 +1,36 @@
+"""Tasks to compare orders on, by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from wellorder.experiments._names import meant
+from wellorder.experiments._tasks.task import ProblemTask, Task, problem_task
+
+TASKS = {
+    "quadratics": "wellorder.experiments._tasks.embedded:quadratics",
+    "digits": "wellorder.experiments._tasks.embedded:digits",
+    "digits-mlp": "wellorder.experiments._tasks.embedded:digits_mlp",
+    "fashion-mnist": "wellorder.experiments._tasks.pictures:fashion_mnist",
+    "fashion-mnist-logistic": "wellorder.experiments._tasks.pictures:fashion_mnist_logistic",
+    "cifar10": "wellorder.experiments._tasks.pictures:cifar10",
+    "cifar10-cnn": "wellorder.experiments._tasks.pictures:cifar10_cnn",
+}
+"""Where each task is made: a module and a function without arguments. Modules are imported on demand."""
+
+
+def task_of(name: str) -> Task:
+    """Make the task called ``name``.
+
+    >>> task_of("digit")
+    Traceback (most recent call last):
+    ValueError: task 'digit' is unknown; did you mean digits?
+    """
+    if name not in TASKS:
+        raise ValueError(f"task {name!r} is unknown; {meant(name, list(TASKS))}")
+    module, function = TASKS[name].split(":")
+    task: Task = getattr(import_module(module), function)()
+    return task
+
+
+__all__ = ["TASKS", "ProblemTask", "Task", "problem_task", "task_of"]

@@ -1,0 +1,120 @@
+"""The settings of a simulation, checked before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from wellorder._order import Policy, describe
+from wellorder.federated._availability import Always, Availability
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a federated run goes.
+
+    Parameters
+    ----------
+    step_size, epochs, seed
+        γ, Q, and the seed of all randomness.
+    cohort, local_steps, server_step
+        S clients a round, K local steps each, and the amplification η at the epoch's end.
+    batch
+        Examples of a local mini-batch; None takes all of a client's data at each step.
+    clip
+        Longest gradient of a local step; 0 does not clip.
+    augment
+        Random crop (4 pixels of margin) and horizontal flip.
+    weighting
+        A round's mean is weighted by the clients' "size", or "equal".
+    availability
+        Who can be reached when: `Always`, `Diurnal`, `DropOut` or `Trace`.
+    local
+        A policy for the order of each client's own mini-batches; None reshuffles them at every pass.
+    sketch
+        Balance sketches of so many numbers (a power of two) instead of whole pseudo-gradients; 0: whole.
+    evaluate, train_sample
+        Evaluate after every so many epochs (0: never), on so many training examples (0: all).
+    device, precision
+        "cpu" or "cuda"; "float64", "float32", "tf32" or "bf16".
+    mode, graph
+        "auto", or how clients are trained: "loop", "stacked", "vmap"; whether CUDA replays a captured round.
+    checkpoint, checkpoint_every
+        A file written after every so many epochs, from which a run with the same settings goes on.
+    """
+
+    step_size: float
+    epochs: int
+    seed: int = 0
+    cohort: int = 10
+    local_steps: int = 5
+    server_step: float = 1.0
+    batch: int | None = 16
+    clip: float = 0.0
+    augment: bool = False
+    weighting: Literal["size", "equal"] = "size"
+    availability: Availability = field(default_factory=Always)
+    local: Policy[Any] | None = None
+    sketch: int = 0
+    evaluate: int = 1
+    train_sample: int = 0
+    device: str = "cpu"
+    precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
+    mode: Literal["auto", "loop", "stacked", "vmap"] = "auto"
+    graph: bool = True
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("step_size", "server_step"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r}: pass a positive number")
+        for name in ("epochs", "cohort", "local_steps", "checkpoint_every"):
+            _check_int(name, getattr(self, name), 1)
+        for name in ("seed", "evaluate", "train_sample", "sketch"):
+            _check_int(name, getattr(self, name), 0)
+        if self.batch is not None:
+            _check_int("batch", self.batch, 1)
+        if not (np.isfinite(self.clip) and self.clip >= 0):
+            raise ValueError(f"clip={self.clip!r}: pass the longest gradient allowed, or 0 not to clip")
+        for name, choices in (
+            ("weighting", ("size", "equal")),
+            ("precision", ("float64", "float32", "tf32", "bf16")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: pass one of {', '.join(choices)}")
+        if self.sketch & (self.sketch - 1) or self.sketch > 2048:
+            raise ValueError(f"sketch={self.sketch}: pass a power of two up to 2048, or 0 for whole signals")
+
+    def shared(self) -> Config:
+        """The part that runs must have in common to be computed together."""
+        return replace(self, seed=0, step_size=1.0)
+
+    def text(self) -> str:
+        """All that decides a run's numbers, in one line; where it computes is left out."""
+        skipped = {"checkpoint", "checkpoint_every", "graph", "device"}
+        return ", ".join(
+            f"{f.name}={describe(getattr(self, f.name))}" for f in fields(self) if f.name not in skipped
+        )
+
+
+def paper(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **changes: Any) -> Config:
+    """The settings of the paper's CIFAR experiments: S=10, K=5, batch 16, η=1, clipping at 10, crop and flip.
+
+    >>> paper(0.1).epochs
+    200
+    """
+    cohort = int(changes.pop("cohort", 10))
+    each = -(-clients // cohort)
+    return Config(
+        step_size, max(1, rounds // each), cohort=cohort, **{"clip": 10.0, "augment": True, **changes}
+    )
+
+
+def _check_int(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r}: pass an int >= {least}")

@@ -1,0 +1,97 @@
+"""GraB: balance each gradient about last epoch's mean, and reorder by sign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._kernels.balance import NO_VECTOR, add_rows, balance_centred
+from wellorder._kernels.reorder import place
+from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
+from wellorder._kernels.signals import block_of
+from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, seed_of, shuffled, visit, whole
+
+
+@dataclass(frozen=True)
+class GraBState:
+    """Signs by step, the signed sum of the centred signals, their plain sum, and last epoch's mean."""
+
+    seed: int
+    epoch: int
+    order: Order
+    signs: Signs
+    seen: int = 0
+    observed: int = 0
+    total: Vector = field(default_factory=NO_VECTOR.copy)
+    summed: Vector = field(default_factory=NO_VECTOR.copy)
+    stale: Vector = field(default_factory=NO_VECTOR.copy)
+    clipped: int = 0
+
+
+@dataclass(frozen=True)
+class GraB:
+    """Gradient balancing with a stale mean (Algorithms ``alg:SGD:GraB`` and ``alg:SGD:GraB^2``).
+
+    Each signal g is centred by last epoch's mean m, signed by the rule against the running sum,
+    s ← s + ε·(g − m), and the epoch's end puts plus units first and minus units last,
+    reversed. Costs O(d) a unit, three vectors of length d, and 5 bytes a unit.
+
+    Parameters
+    ----------
+    rule
+        `Deterministic()` or `Walk(c)`.
+    reorders
+        How often the epoch's end applies the same step-by-step signs.
+
+    >>> import numpy as np
+    >>> policy = GraB()
+    >>> state = policy.init(4)
+    >>> state = policy.observe(state, state.order, np.array([[2.0], [1.0], [-3.0], [-2.0]]))
+    >>> state.order, policy.advance(state).order
+    (array([2, 1, 3, 0], dtype=int32), array([1, 0, 3, 2], dtype=int32))
+    """
+
+    rule: SignRule = field(default_factory=Deterministic)
+    reorders: int = 1
+
+    needs: ClassVar[Needs] = Needs.SIGNALS
+    keeps: ClassVar[Keeps] = Keeps.PRODUCTS
+
+    def __post_init__(self) -> None:
+        checked_rule(self.rule)
+        times = whole("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
+        object.__setattr__(self, "reorders", times)
+
+    def init(self, n: int, *, seed: int = 0) -> GraBState:
+        return GraBState(seed_of(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
+
+    def observe(self, state: GraBState, units: npt.ArrayLike, signals: Any) -> GraBState:
+        steps = visit(state.order, state.seen, units)
+        block = block_of(signals, len(steps))
+        if not len(steps):
+            return state
+        thresholds = self.rule.thresholds(state.seed, state.epoch, state.observed, len(steps))
+        signs, total, clipped = balance_centred(block, state.stale, state.total, thresholds, self.rule.limit)
+        summed = add_rows(block, state.summed)
+        state.signs[steps] = signs
+        return replace(
+            state,
+            seen=int(steps[-1]) + 1,
+            observed=state.observed + len(steps),
+            total=total,
+            summed=summed,
+            clipped=state.clipped + clipped,
+        )
+
+    def advance(self, state: GraBState) -> GraBState:
+        order = state.order
+        for _ in range(self.reorders):
+            order = place(order, state.signs)
+        stale = state.summed / state.observed if state.observed else state.stale
+        state.signs.fill(0)
+        return GraBState(
+            state.seed, state.epoch + 1, frozen(order), state.signs, stale=stale, clipped=state.clipped
+        )

@@ -1,0 +1,129 @@
+"""Table → ``report.html``: one self-contained page that needs no network.
+
+Any flat table will do (see `_table`): fill a `Page` with the table, the metrics worth a chart
+(the first is the judged one) and the verdicts, and `render` it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import numpy as np
+from plotly.offline import get_plotlyjs
+
+from wellorder.report._style import colours_of
+from wellorder.report._table import Metric, Table, curves, number, policies_of
+from wellorder.report._verdict import Kind, Verdict, final_values
+
+AXES = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a report shows."""
+
+    title: str
+    subtitle: str
+    table: Table
+    metrics: Sequence[Metric]
+    baseline: str
+    headline: str
+    verdicts: Sequence[Verdict]
+    command: str
+    """How to run it again."""
+    notes: Sequence[str] = ()
+    """What a reader should know before believing the verdict."""
+    how: Mapping[str, str] = field(default_factory=dict)
+    """Facts about the run: machine, versions, step sizes …"""
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    found = files("wellorder.report")
+    parts = {
+        name: found.joinpath(f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")
+    }
+    text = {
+        "title": page.title, "subtitle": page.subtitle, "headline": page.headline, "command": page.command,
+    }  # fmt: skip
+    return Template(parts["html"]).substitute(
+        {name: escape(value) for name, value in text.items()},
+        verdicts="".join(map(_item, page.verdicts)),
+        notes="".join(f'<p class="notes">{escape(note)}</p>' for note in page.notes),
+        results=_results(page),
+        how="".join(f"<p><b>{escape(name)}:</b> {escape(fact)}</p>" for name, fact in page.how.items()),
+        data=_data(page), css=parts["css"], script=parts["js"], plotly=get_plotlyjs(),
+    )  # fmt: skip
+
+
+def _item(verdict: Verdict) -> str:
+    kind = {Kind.BETTER: "better", Kind.WORSE: "worse"}.get(verdict.kind, "even")
+    return (
+        f'<li><span class="mark {kind}">{verdict.kind.value}</span><span>{escape(verdict.text)}</span></li>'
+    )
+
+
+def _results(page: Page) -> str:
+    """The table of final values: median over seeds, and the range of the seeds."""
+    heads = ["policy", *(metric.label for metric in page.metrics), "epochs to match", "time to match"]
+    judged = {verdict.policy: verdict for verdict in page.verdicts}
+    rows = []
+    for policy, colour in colours_of(policies_of(page.table)).items():
+        cells = [f'<i class="dot" style="--colour:{colour}"></i>{escape(policy)}']
+        for metric in page.metrics:
+            ends = final_values(curves(page.table, policy, metric.column))
+            low, high = number(float(ends.min()), metric), number(float(ends.max()), metric)
+            spread = "" if low == high else f"<small>{low} – {high}</small>"
+            cells.append(f"<span>{number(float(np.median(ends)), metric)}{spread}</span>")
+        verdict = judged.get(policy)
+        ratios = (1.0, 1.0) if verdict is None else (verdict.epochs, verdict.seconds)
+        cells += ["–" if np.isnan(ratio) else f"× {ratio:.2f}" for ratio in ratios]
+        labelled = zip(heads, cells, strict=True)
+        rows.append("<tr>" + "".join(f'<td data-label="{escape(h)}">{c}</td>' for h, c in labelled) + "</tr>")
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    note = (
+        f"Medians over seeds, and their range. To match: what it took to reach {page.baseline}'s final "
+        f"{page.metrics[0].label}, as a multiple of what {page.baseline} took."
+    )
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"{body}<p>{escape(note)}</p>"
+
+
+def _data(page: Page) -> str:
+    """What the page's script draws, as JSON that no tag can break out of."""
+    names = policies_of(page.table)
+    axes = {key: word for key, word in AXES.items() if key in page.table.column_names}
+    content = {
+        "policies": [{"name": name, "colour": colour} for name, colour in colours_of(names).items()],
+        "words": axes,
+        "x": {
+            key: {name: _plain(np.median(curves(page.table, name, key), axis=0)) for name in names}
+            for key in axes
+        },
+        "metrics": [_metric(page.table, metric, names) for metric in page.metrics],
+    }
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _metric(table: Table, metric: Metric, names: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        values = curves(table, name, metric.column)
+        low, middle, high = values.min(axis=0), np.median(values, axis=0), values.max(axis=0)
+        found[name] = {"low": _plain(low), "middle": _plain(middle), "high": _plain(high)}
+    better = "lower is better" if metric.lower_is_better else "higher is better"
+    return {
+        "column": metric.column, "title": metric.label[:1].upper() + metric.label[1:], "log": metric.log,
+        "about": f"{metric.about}; {better}" if metric.about else better,
+        "percent": metric.percent, "curves": found,
+    }  # fmt: skip
+
+
+def _plain(values: Any) -> list[float | None]:
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values]

@@ -1,0 +1,99 @@
+"""Table → PNG and PDF, by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from wellorder._saving import write_whole
+from wellorder.report._style import colours_of
+from wellorder.report._table import Metric, Table, curves, policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+
+STYLE: dict[Any, Any] = {
+    "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e8f0",
+    "grid.linewidth": 0.7, "axes.edgecolor": "#94a3b8", "axes.labelcolor": "#334155",
+    "xtick.color": "#475569", "ytick.color": "#475569", "text.color": "#0f172a",
+    "legend.frameon": False, "lines.linewidth": 1.6,
+    "pdf.fonttype": 42, "svg.hashsalt": "wellorder",
+}  # fmt: skip
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw in the house style inside a ``with`` block."""
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -> None:
+    """Each policy's median over seeds, in a band from the least to the largest seed."""
+    colours, seen = colours_of(policies_of(table)), False
+    for policy, colour in colours.items():
+        values, along = curves(table, policy, metric.column), np.median(curves(table, policy, x), axis=0)
+        bounds = (np.min(values, axis=0), np.median(values, axis=0), np.max(values, axis=0))
+        low, middle, high = (np.where(np.isfinite(line), line, np.nan) for line in bounds)
+        seen |= bool((low > 0).any())
+        axes.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(along, middle, color=colour, label=policy)
+    if metric.log and seen:
+        axes.set_yscale("log", nonpositive="mask")
+    if metric.percent:
+        axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+    axes.margins(x=0.01)
+
+
+def picture(table: Table, metrics: Sequence[Metric], title: str = "") -> Figure:
+    """One panel for each metric against epochs, two in a row."""
+    with house_style():
+        rows = -(-len(metrics) // 2)
+        figure = Figure(figsize=(9.0, 3.1 * rows + 0.5), layout="constrained")
+        panels = figure.subplots(rows, min(2, len(metrics)), squeeze=False).ravel()
+        for axes, metric in zip(panels, metrics, strict=False):
+            draw_curves(axes, table, metric)
+            axes.set(title=metric.label, xlabel="epoch")
+        for axes in panels[len(metrics) :]:
+            axes.set_axis_off()
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def costs(table: Table, metric: Metric, title: str = "") -> Figure:
+    """One metric against epochs, gradients and seconds, as far as the table has them."""
+    words = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
+    known = [name for name in words if name in table.column_names]
+    with house_style():
+        figure = Figure(figsize=(3.6 * len(known), 3.5), layout="constrained")
+        panels = figure.subplots(1, len(known), sharey=True, squeeze=False).ravel()
+        for axes, name in zip(panels, known, strict=True):
+            draw_curves(axes, table, metric, x=name)
+            axes.set(xlabel=words[name])
+        panels[0].set_ylabel(metric.label)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    return figure
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Write PNG or PDF, by the suffix of ``path``; whole or not at all, and without the date."""
+    dateless: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+    with house_style():
+        write_whole(
+            path, lambda beside: figure.savefig(beside, dpi=160, metadata=dateless, facecolor="white")
+        )

@@ -1,0 +1,140 @@
+"""One flat table of a run.
+
+Every run, whatever trained it, is one flat table: a row for each ``policy``, ``seed`` and ``epoch``, with
+the cumulative number of ``gradients``, the cumulative training ``seconds``, and any further float columns
+(losses, order error, test metrics …). Epoch q is measured at x_q, so a run of Q epochs has the rows 0..Q.
+Verdicts, plots and reports read nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from wellorder._saving import write_whole
+
+KEYS = ("policy", "seed", "epoch")
+TEXT = ("setting", "policy")
+WHOLE = ("seed", "epoch", "gradients")
+Table = Any
+"""A `pyarrow.Table`."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column worth looking at: its words, whether low is good, and its natural axis."""
+
+    column: str
+    label: str
+    lower_is_better: bool = True
+    log: bool = True
+    percent: bool = False
+    about: str = ""
+    """A few more words for the reader who meets it first."""
+
+
+def number(value: float, metric: Metric) -> str:
+    """A value as readers like it.
+
+    >>> number(0.000123456, Metric("loss", "loss")), number(0.987, Metric("a", "a", percent=True))
+    ('0.000123', '98.70 %')
+    """
+    if not np.isfinite(value):
+        return "diverged"
+    return f"{100 * value:.2f} %" if metric.percent else f"{value:.3g}"
+
+
+def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Make a table of rows with equal keys: policy is text, counts are int64, all else is float64.
+
+    >>> table_of([{"policy": "RR", "seed": 0, "epoch": 0, "loss": 1}]).schema.field("loss").type
+    DataType(double)
+    """
+    listed = list(rows)
+    if not listed:
+        raise ValueError("rows=[]: a table needs at least one row")
+    types = {name: _type(name) for name in listed[0]}
+    return pa.table({name: pa.array([row[name] for row in listed], kind) for name, kind in types.items()})
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Put tables with equal columns one below the other."""
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def column(table: Table, name: str) -> npt.NDArray[Any]:
+    """One column as a NumPy array."""
+    values: npt.NDArray[Any] = table.column(name).to_numpy()
+    return values
+
+
+def policies_of(table: Table) -> list[str]:
+    """The policies in their order of appearance."""
+    return list(dict.fromkeys(table.column("policy").to_pylist()))
+
+
+def curves(table: Table, policy: str, name: str) -> npt.NDArray[np.float64]:
+    """A policy's column as a matrix (seeds, epochs), seeds in order of appearance, epochs ascending.
+
+    >>> rows = [{"policy": "RR", "seed": s, "epoch": e, "loss": 10 * s + e} for s in (0, 1) for e in range(3)]
+    >>> curves(table_of(rows), "RR", "loss")
+    array([[ 0.,  1.,  2.],
+           [10., 11., 12.]])
+    """
+    mine = column(table, "policy") == policy
+    seeds, epochs, values = (column(table, key)[mine] for key in ("seed", "epoch", name))
+    order = list(dict.fromkeys(seeds.tolist()))
+    ticks = np.unique(epochs)
+    if len(values) != len(order) * len(ticks):
+        raise ValueError(
+            f"policy {policy!r}: {len(values)} rows for {len(order)} seeds and {len(ticks)} epochs"
+        )
+    rank = {seed: at for at, seed in enumerate(order)}
+    matrix = np.full((len(order), len(ticks)), np.nan)
+    matrix[[rank[s] for s in seeds.tolist()], np.searchsorted(ticks, epochs)] = values
+    return matrix
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Write Parquet or CSV, by the suffix of ``path``; whole or not at all."""
+    if path.suffix == ".parquet":
+        write_whole(path, lambda beside: pa.parquet.write_table(table, beside))
+    elif path.suffix == ".csv":
+        write_whole(path, lambda beside: pa.csv.write_csv(table, beside))
+    else:
+        raise ValueError(f"path={path}: tables are written as .parquet or .csv")
+
+
+def read_table(path: Path) -> Table:
+    """Read a Parquet table."""
+    return pa.parquet.read_table(path)
+
+
+def as_text(data: Any) -> str:
+    r"""JSON for any reader: what is not finite becomes null, which JSON has, unlike NaN.
+
+    >>> as_text({"a": float("nan")})
+    '{\n  "a": null\n}'
+    """
+    return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return None if isinstance(data, float) and not np.isfinite(data) else data
+
+
+def _type(name: str) -> Any:
+    return pa.string() if name in TEXT else pa.int64() if name in WHOLE else pa.float64()

@@ -1,0 +1,132 @@
+"""Per-example gradients of a convolution's filters, as a factor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from wellorder.torch._factors import Index, Outer, cast, prefers_ghost, row_dots, worth_writing
+from wellorder.torch._written import gram_by_parts, written
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """A convolution's gradients; ``image`` a is (b, C, …), ``left`` e is (b, O, …).
+
+    ``padding`` zeros belong on both sides of the image; ``kind`` is the precision of the products; ``box``
+    holds the gradients' sum, if anything.
+    """
+
+    image: Tensor
+    left: Tensor
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    kernel: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    kind: torch.dtype | None = None
+    box: Sequence[Tensor] = ()
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    @property
+    def filters(self) -> tuple[int, ...]:
+        """The parameter's shape."""
+        return (self.left.shape[1], self.image.shape[1] // self.groups, *self.kernel)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """(b, G, T, o, i)."""
+        outputs, *patch = self.filters
+        positions = self.left.shape[2:].numel()
+        return len(self.left), self.groups, positions, outputs // self.groups, torch.Size(patch).numel()
+
+    @property
+    def length(self) -> int:
+        """Numbers in one gradient."""
+        return torch.Size(self.filters).numel()
+
+    @property
+    def columns(self) -> int:
+        """Channels that each filter sees, if the filters are not in groups."""
+        return self.image.shape[1] if self.groups == 1 else 1
+
+    def part(self, some: slice) -> Convolved:
+        """The gradients' entries for some channels."""
+        return replace(self, image=self.image[:, some], box=()) if self.groups == 1 else self
+
+    def ghostly(self) -> bool:
+        """Whether products cost less from the factors."""
+        b, _, positions, left, right = self.shape
+        return prefers_ghost(positions, left, right, b)
+
+    def worthy(self) -> bool:
+        """Whether rows are written out in any case, to add them up."""
+        return worth_writing(self.shape, self.left.numel() + self.image.numel())
+
+    def gram(self) -> Tensor:
+        return self.as_outer().gram() if self.ghostly() else gram_by_parts(self)
+
+    def dot(self, vector: Tensor) -> Tensor:
+        conv: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.kernel) - 1]
+        image = cast(self.image, self.kind)
+        through = conv(
+            image, vector.view(self.filters), None, self.stride, self._padding, self.dilation, self.groups
+        )
+        return row_dots(through, cast(self.left, self.kind))
+
+    def add(self, weights: Tensor, out: Tensor) -> None:
+        out.add_(self._sum(cast(self.left, self.kind) * weights.view(-1, *[1] * (self.left.ndim - 1))))
+
+    def total(self) -> Tensor:
+        """The sum of the gradients, (p,)."""
+        return self._sum(cast(self.left, self.kind))
+
+    def _sum(self, left: Tensor) -> Tensor:
+        image, none, wanted = cast(self.image, self.kind), [0] * len(self.kernel), [False, True, False]
+        like = image.new_empty(1).expand(self.filters)
+        place = (self.stride, self._padding, self.dilation, False, none, self.groups)
+        backward: Any = torch.ops.aten.convolution_backward
+        gradient: Tensor = backward(left, image, like, None, *place, wanted)[1]
+        return gradient.flatten()
+
+    def rows(self, *, pairs: bool = False) -> Tensor:
+        return written(self, pairs=pairs)
+
+    def piece(self, some: slice, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Some examples' e, (n, G, o, T), and the patches that the filters saw, (n, G, T, i)."""
+        image, left = cast(self.image[some], self.kind), cast(self.left[some], self.kind)
+        if any(self._padding):
+            image = functional.pad(image, [n for each in reversed(self._padding) for n in (each, each)])
+        b, channels = image.shape[:2]
+        places, steps = left.shape[2:], image.stride()
+        view = image.as_strided(
+            (b, channels, *self.kernel, *places),
+            (
+                *steps[:2],
+                *(s * d for s, d in zip(steps[2:], self.dilation, strict=True)),
+                *(s * d for s, d in zip(steps[2:], self.stride, strict=True)),
+            ),
+        )
+        if space is not None:
+            view = space[: view.numel()].view(view.shape).copy_(view)
+        patches = view.reshape(b, self.groups, -1, places.numel())
+        return left.reshape(b, self.groups, -1, places.numel()), patches.mT
+
+    def as_outer(self) -> Outer:
+        """The patches of all examples: k² times as large as the image."""
+        left, right = self.piece(slice(None))
+        return Outer(left.mT, right)
+
+    def take(self, index: Index) -> Convolved:
+        return replace(self, image=self.image[index], left=self.left[index], box=())
+
+    @property
+    def _padding(self) -> tuple[int, ...]:
+        return self.padding or (0,) * len(self.kernel)

@@ -1,0 +1,85 @@
+"""What may come in: checks of the loader, the model and the policy, each refusal with its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from wellorder._order import Needs, Policy
+
+
+def check_loader(loader: Any) -> DataLoader[Any]:
+    """Take a map-style loader, shuffled or not; refuse those that choose their examples otherwise."""
+    if not isinstance(loader, DataLoader):
+        raise ValueError(f"loader={type(loader).__name__}: pass a torch.utils.data.DataLoader")
+    kind = type(loader.dataset).__name__
+    if isinstance(loader.dataset, IterableDataset):
+        raise ValueError(
+            f"loader.dataset={kind} is iterable: its examples cannot be visited in another order; "
+            "use a map-style data set with __getitem__ and __len__"
+        )
+    if not isinstance(loader.dataset, Sized):
+        raise ValueError(f"loader.dataset={kind} has no length; give it __len__, the number of its examples")
+    if not len(loader.dataset):
+        raise ValueError(f"loader.dataset={kind} is empty; pass a data set with at least one example")
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+        name = type(loader.batch_sampler).__name__ if loader.batch_sampler is not None else "None"
+        raise ValueError(
+            f"loader.batch_sampler={name} cuts its own batches; "
+            "pass batch_size to the DataLoader instead, and let wellorder fill the batches"
+        )
+    if loader.drop_last and loader.batch_size > len(loader.dataset):
+        raise ValueError(
+            f"batch_size={loader.batch_size} with drop_last leaves nothing of {len(loader.dataset)} "
+            "examples; use a smaller batch_size, or drop_last=False"
+        )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ValueError(
+            f"loader={type(loader).__name__} has its own __iter__, which would not be called; change batches "
+            "in collate_fn, or in the training loop"
+        )
+    _check_sampler(loader.sampler, len(loader.dataset))
+    return loader
+
+
+def _check_sampler(sampler: Any, n: int) -> None:
+    plain = type(sampler) is SequentialSampler and len(sampler) == n
+    if type(sampler) is RandomSampler:
+        plain = not sampler.replacement and sampler.num_samples == len(sampler.data_source) == n
+    if not plain:
+        raise ValueError(
+            f"loader.sampler={type(sampler).__name__} chooses the examples itself; use shuffle=True, "
+            "and torch.utils.data.Subset(dataset, indices) to train on a part of the data"
+        )
+
+
+def check_model(model: Any) -> nn.Module:
+    """Take a module with something to train."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model={type(model).__name__}: pass the torch.nn.Module that is trained")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(
+            f"model={type(model).__name__} has no trainable parameters, so there is no gradient to order by; "
+            "set requires_grad=True on some, or use the plain DataLoader"
+        )
+    return model
+
+
+def check_policy_fits(policy: Policy[Any]) -> None:
+    """Refuse policies that want every unit's gradient before the epoch: a loader cannot compute the loss."""
+    needs = getattr(policy, "needs", None)
+    if not isinstance(needs, Needs):
+        raise ValueError(f"policy={policy!r}: pass a wellorder policy, e.g. wellorder.PairGraB()")
+    if needs.at_start(0) or needs.at_start(1):
+        raise ValueError(
+            f"policy={type(policy).__name__} needs {needs.value}, and a loader does not know your loss; "
+            "use Herding, PairGraB or GraB, which learn from the training itself"
+        )
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` already made this model: hooks set afterwards would never be called."""
+    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None

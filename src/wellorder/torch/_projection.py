@@ -1,0 +1,284 @@
+"""One layer's random projections: of what goes in, of the gradient that comes back, and their products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
+
+from wellorder._order import rng
+from wellorder.torch._layers import Layer
+
+TALLER = 4
+"""How much taller P is for sequences, whose positions are pooled."""
+
+
+class Place(NamedTuple):
+    """Where a layer's sketch lies in the rows: ``height`` times ``width`` numbers from ``start`` on."""
+
+    start: int
+    height: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return self.height * self.width
+
+
+class Sizes(NamedTuple):
+    """A layer's weight, ``groups`` · ``outputs`` · ``inputs`` · ``taps``, and the sketch made of it."""
+
+    groups: int
+    outputs: int
+    inputs: int
+    taps: int
+    height: int
+    width: int
+    lookup: bool
+    pool: bool
+
+    @property
+    def size(self) -> int:
+        """Numbers in the sketch."""
+        return self.height * self.width
+
+    @property
+    def training(self) -> int:
+        """Multiplications of a training step, per example and position; a look-up has none."""
+        return 0 if self.lookup else 3 * self.groups * self.outputs * self.inputs * self.taps
+
+    @property
+    def sketching(self) -> int:
+        """Multiplications that the sketch adds, per example and position, if it looks at all positions."""
+        left = 0 if self.height == self.outputs else self.height * self.outputs
+        right = 0 if self.lookup else self.width * self.inputs
+        return self.groups * (left + right + self.height * self.width)
+
+
+def sizes_of(module: Any, size: int, height: int, filters: int, *, pool: bool = False) -> Sizes:
+    """How a layer is sketched by about ``size`` numbers; pooled, P may be `TALLER`, as sequences need."""
+    weight, bias = module.weight, getattr(module, "bias", None)
+    conv, lookup = isinstance(module, _ConvNd), isinstance(module, nn.Embedding)
+    groups = module.groups if conv else 1
+    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
+    if lookup:
+        outputs, inputs = inputs, outputs
+    pool = pool and not conv and not lookup
+    best = TALLER * height if pool else best_height(size, height, 1 if lookup else inputs, outputs)
+    tall = min(outputs, best, size)
+    wide = min(inputs + (bias is not None and not conv), max(1, size // tall))
+    taps = math.prod(weight.shape[2:])
+    return Sizes(groups, outputs, inputs, taps, tall, min(wide, filters) if conv else wide, lookup, pool)
+
+
+class Part(NamedTuple):
+    """One use of a layer in a batch: P e, (b, T, height), and Q a, (b, T, width); ``scale`` times both."""
+
+    place: Place
+    left: Tensor
+    right: Tensor
+    scale: float = 1.0
+
+
+class Projection:
+    """One layer's P and Q, of ``sizes``; the sketch begins at the number ``start`` of the rows.
+
+    A convolution is seen at no more than ``side`` positions along each dimension, and there through its
+    middle tap: the others' inputs are much the same, and orders were as good as with all of them. If pooled,
+    a linear layer's positions become one: e is summed, and a averaged.
+    """
+
+    def __init__(self, layer: Layer, seed: int, sizes: Sizes, start: int, side: int) -> None:
+        module: Any = layer.module
+        self.module, self.side, self._sizes = module, side, sizes
+        weight, bias = module.weight, getattr(module, "bias", None)
+        self._conv = isinstance(module, _ConvNd)
+        groups, outputs, inputs = sizes.groups, sizes.outputs, sizes.inputs
+        tall, width = sizes.height, sizes.width
+        self.place = Place(start, tall, width)
+        draw = rng(seed, 0, f"{'pooled' if sizes.pool else 'sketch'}.{layer.name}")
+
+        def signs(*shape: int) -> Tensor:
+            drawn = draw.integers(0, 2, shape) * 2.0 - 1.0
+            return torch.as_tensor(drawn, dtype=torch.float32, device=weight.device)
+
+        self._left = None if outputs == tall else signs(groups, tall, outputs) / math.sqrt(tall)
+        self._right = signs(groups, width, inputs) / math.sqrt(width)
+        self._constant = signs(width) / math.sqrt(width) if bias is not None and not self._conv else None
+        if sizes.lookup:
+            self._right = self._right.mT.contiguous()
+            if module.padding_idx is not None:
+                self._right[:, module.padding_idx] = 0
+        self._small = 2.0 ** -(2 + math.ceil(math.log2(inputs) / 2))
+        self._inwards: dict[Any, tuple[Tensor, Tensor | None]] = {}
+        self._outwards: dict[Any, Tensor] = {}
+        self._where: dict[Any, tuple[bool, Any]] = {}
+
+    def fits(self, given: Tensor) -> bool:
+        """Whether the layer was given a batch, as far as the number of dimensions tells."""
+        return not self._conv or given.ndim == self.module.weight.ndim
+
+    def of_input(self, given: Tensor, output: Tensor) -> Tensor:
+        """Q a, in the precision that the layer works in; for a convolution at some of the positions."""
+        right, constant = self._inward(output)
+        if self._sizes.lookup:
+            return functional.embedding(given, right[0])
+        if not self._conv:
+            if self._sizes.pool:
+                given = given.flatten(1, -2)
+                given = given.mean(1) if given.shape[1] else given.sum(1)
+            return functional.linear(given, right[0], constant)
+        given = self._middle(given, output)
+        if self._sizes.groups == 1:
+            return torch.matmul(right[0], given.flatten(2))
+        return torch.matmul(right, given.unflatten(1, (self._sizes.groups, -1)).flatten(3))
+
+    def part(self, inward: Tensor, gradient: Tensor) -> Part:
+        """Q a, and P e beside it."""
+        left = self._outward(gradient)
+        b, (_, height, width) = gradient.shape[0], self.place
+        scale = 1 / self._small if inward.dtype == torch.float16 else 1.0
+        if not self._conv:
+            gradient = gradient.flatten(1, -2).sum(1) if self._sizes.pool else gradient
+            e = gradient if left is None else torch.matmul(gradient, left[0].T)
+            return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width), scale)
+        thin, groups = self._thin(gradient), self._sizes.groups
+        scale *= math.prod(thin) * math.sqrt(self._sizes.taps)
+        if max(thin) > 1:
+            gradient = gradient[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
+        if groups == 1:
+            e = gradient.flatten(2)
+            e = e if left is None else torch.matmul(left[0], e)
+            return Part(self.place, e.mT, inward.mT, scale)
+        e = gradient.unflatten(1, (groups, -1)).flatten(3)
+        e = e if left is None else torch.matmul(left, e)
+        e, q = (x.transpose(1, 2).flatten(2) for x in (e, inward))
+        return Part(self.place, e.mT, q.mT, scale)
+
+    def _thin(self, output: Tensor) -> tuple[int, ...]:
+        """Every so-manyth position is looked at, along each dimension."""
+        return tuple(-(-length // self.side) for length in output.shape[2:])
+
+    def _middle(self, given: Tensor, output: Tensor) -> Tensor:
+        """What one tap near the filters' middle saw, at the positions that are looked at."""
+        m: Any = self.module
+        key = (given.shape[2:], output.shape[2:])
+        if key not in self._where:
+            sides = zip(
+                m.kernel_size, m.dilation, m.stride, m._reversed_padding_repeated_twice[::-2], strict=True
+            )
+            taps = [
+                middle_tap(*side, *both) for side, both in zip(sides, zip(*key, strict=True), strict=True)
+            ]
+            padded = None in taps
+            starts = (
+                [d * (k // 2) for k, d in zip(m.kernel_size, m.dilation, strict=True)] if padded else taps
+            )
+            places = zip(starts, m.stride, key[1], self._thin(output), strict=True)
+            where = (slice(at, at + (n - 1) * s + 1, s * t) for at, s, n, t in places)
+            self._where[key] = padded, (slice(None), slice(None), *where)
+        padded, cut = self._where[key]
+        given = functional.pad(given, m._reversed_padding_repeated_twice) if padded else given
+        return given[cut]
+
+    def _inward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Q, and what the bias adds to it, as ``like`` is; smaller in float16, so that sums stay in range."""
+        key = (like.dtype, like.device)
+        if key not in self._inwards:
+            scale = self._small if like.dtype == torch.float16 else 1.0
+            constant = None if self._constant is None else (self._constant * scale).to(like)
+            self._inwards[key] = (self._right * scale).to(like), constant
+        return self._inwards[key]
+
+    def _outward(self, like: Tensor) -> Tensor | None:
+        """P, if there is one, as ``like`` is."""
+        if self._left is None:
+            return None
+        key = (like.dtype, like.device)
+        if key not in self._outwards:
+            self._outwards[key] = self._left.to(like)
+        return self._outwards[key]
+
+
+def middle_tap(kernel: int, dilation: int, stride: int, border: int, inputs: int, outputs: int) -> int | None:
+    """Where a filter's middle tap begins along one dimension, or the next that never lies in the border.
+
+    >>> middle_tap(5, 1, 1, 0, 32, 28), middle_tap(3, 1, 1, 1, 32, 32), middle_tap(1, 1, 1, 1, 32, 34)
+    (2, 0, None)
+    """
+    starts = range(-border, kernel * dilation - border, dilation)
+    inside = [at for at in starts if at >= 0 and at + (outputs - 1) * stride < inputs]
+    return inside[len(inside) // 2] if inside else None
+
+
+class Shared:
+    """An embedding whose table is also a linear layer's weight: that layer's P and Q, in exchanged roles.
+
+    Both layers' parts of the gradient then meet in the same numbers, as they do in the parameter.
+    """
+
+    def __init__(self, layer: Layer, head: Projection) -> None:
+        module: Any = layer.module
+        self.head = head
+        own = torch.eye(module.num_embeddings).to(module.weight) if head._left is None else head._left[0]
+        self._table = own.T.clone()
+        if module.padding_idx is not None:
+            self._table[module.padding_idx] = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the linear layer's sketch lies."""
+        return self.head.place
+
+    def of_input(self, given: Tensor, output: Tensor) -> Tensor:
+        """P a."""
+        if self._table.dtype != output.dtype or self._table.device != output.device:
+            self._table = self._table.to(output)
+        return functional.embedding(given, self._table)
+
+    def part(self, inward: Tensor, gradient: Tensor) -> Part:
+        """P a, and Q e beside it."""
+        b, (_, height, width) = gradient.shape[0], self.place
+        right = torch.matmul(gradient, self.head._inward(gradient)[0][0].T)
+        scale = 1 / self.head._small if gradient.dtype == torch.float16 else 1.0
+        return Part(self.place, inward.reshape(b, -1, height), right.reshape(b, -1, width), scale)
+
+    def fits(self, given: Tensor) -> bool:  # noqa: ARG002 - any will do
+        """Whether the layer was given a batch, as far as the number of dimensions tells."""
+        return True
+
+
+def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
+    """Rows of P, a power of two from half of ``height`` to twice it, that make P e and Q a cheapest.
+
+    >>> best_height(512, 16, 784, 1024), best_height(512, 16, 128, 50000), best_height(512, 16, 4096, 128)
+    (16, 8, 32)
+    """
+    ideal = round(math.log2(math.sqrt(size * inputs / outputs)))
+    return int(min(max(2**ideal, height // 2), 2 * height))
+
+
+def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
+    """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions."""
+    alike: dict[tuple[Place, float], list[Part]] = {}
+    for part in parts:
+        alike.setdefault((part.place, part.scale), []).append(part)
+    b = parts[0].left.shape[0]
+    rows = torch.zeros(b, size, device=parts[0].left.device)
+    for (place, own), group in alike.items():
+        left, right = group[0].left, group[0].right
+        if len(group) > 1:
+            left, right = torch.cat([part.left for part in group], 1), torch.cat([p.right for p in group], 1)
+        left, right = left.float().mT, right.float()
+        target = rows[:, place.start : place.start + place.size].view(b, place.height, place.width)
+        if right.shape[1] == 1:
+            target.addcmul_(left, right, value=scale * own)
+        else:
+            target.add_(torch.bmm(left, right), alpha=scale * own)
+    return rows

@@ -1,0 +1,121 @@
+"""Where signals come from: the choice between exact, sketched and micro-batch signals."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
+
+from wellorder._order import Policy
+from wellorder.policies import Herding
+from wellorder.torch._door import is_compiled
+from wellorder.torch._exact import Exact, ExactSource
+from wellorder.torch._layers import survey
+from wellorder.torch._microbatch import MicroBatch, MicroBatchSource
+from wellorder.torch._record import Record
+from wellorder.torch._sketching import Sketch, SketchSource, modelled, sketchable
+from wellorder.torch._tape import Scaler
+
+Spec = Exact | Sketch | MicroBatch
+NAMES: dict[str, Spec] = {"exact": Exact(), "sketch": Sketch(), "batch": MicroBatch()}
+ROOM = 1 << 31
+"""Bytes that a sketch's rows may take before "auto" makes them shorter."""
+MOST = 1.0
+"""Multiplications of a sketch, relative to the training step's, before "auto" makes its rows shorter."""
+
+
+class Source(Protocol):
+    """Watches a model, and turns what happens between `open` and `close` into a batch's signals."""
+
+    def open(self, batch: int, given: Any = ()) -> Record:
+        """Begin to record a batch of this many examples, of which ``given`` is handed out."""
+        ...
+
+    def pause(self) -> None:
+        """Passes from now on belong to no batch."""
+        ...
+
+    def close(self, record: Record | None = None) -> Any:
+        """The batch's signals, None if no gradient came."""
+        ...
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Record nothing inside."""
+        ...
+
+    def coverage(self) -> dict[str, str]:
+        """How each trainable parameter's gradient is taken."""
+        ...
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        ...
+
+
+class Choice(NamedTuple):
+    """What kind of signals, and the reason."""
+
+    spec: Spec | None
+    why: str
+
+
+def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: int = 1) -> Choice:
+    """Settle which signals to collect: as asked, or for "auto" by policy, model and modelled cost."""
+    if isinstance(signals, Spec):
+        return Choice(signals, "as asked")
+    if signals != "auto":
+        if signals not in NAMES:
+            raise ValueError(
+                f'signals={signals!r}: pass "auto", "exact", "sketch" or "batch", '
+                "or a spec such as Sketch(size=256)"
+            )
+        return Choice(NAMES[signals], "as asked")
+    if not policy.needs.at_visits():
+        return Choice(None, f"{type(policy).__name__} looks at no signals")
+    if is_compiled(model):
+        return Choice(
+            MicroBatch(), "hooks inside a compiled model are not called; gradients of micro-batches are"
+        )
+    layers = sketchable(survey(model, inside=True))
+    if not layers:
+        if isinstance(policy, Herding):
+            return Choice(MicroBatch(), "no layer can be sketched, and Herding keeps rows")
+        return Choice(Exact(), "no layer can be sketched")
+    spec = Sketch()
+    numbers, share = modelled(spec, layers)
+    while spec.size > 64 and (4 * n * numbers > ROOM or share > MOST):
+        spec = replace(spec, size=spec.size // 2)
+        numbers, share = modelled(spec, layers)
+    if 4 * n * numbers > ROOM:
+        most = max(64, min(MicroBatch().coordinates, ROOM // (4 * -(-n // batch))))
+        return Choice(MicroBatch(most), f"rows for {n} examples would take more than {ROOM >> 30} GiB")
+    why = f"{numbers} numbers an example, {4 * n * numbers / 2**20:.0f} MiB of rows"
+    return Choice(spec, f"{why}, modelled at {100 * share:.1f} % of a step's multiplications or less")
+
+
+def watch(
+    spec: Spec,
+    model: nn.Module,
+    policy: Policy[Any],
+    seed: int,
+    scaler: Scaler | None,
+    *,
+    strict: bool = True,
+) -> Source:
+    """Put the hooks on the model; if not ``strict``, a sketch leaves out layers that it cannot attribute."""
+    if not isinstance(spec, MicroBatch) and is_compiled(model):
+        raise ValueError(
+            f"signals={type(spec).__name__} needs hooks, which a compiled model does not call; "
+            'pass the model from before torch.compile to ordered(...), or use signals="batch"'
+        )
+    if isinstance(spec, Exact):
+        if isinstance(policy, Herding):
+            raise ValueError(
+                'signals="exact" gives products, and Herding keeps rows; use signals="sketch", or PairGraB()'
+            )
+        return ExactSource(spec, model, seed, scaler)
+    if isinstance(spec, Sketch):
+        return SketchSource(spec, model, seed, scaler, strict=strict)
+    return MicroBatchSource(spec, model, seed, scaler)

@@ -1,0 +1,111 @@
+"""Signals of updates: exact rows are differences, sketches keep inner products, and bad updates are told."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wellorder._clients.gauge import COORDINATES, Gauge
+from wellorder._clients.updates import Signal, Sketch, UnfitError
+
+
+def model(seed, dtype=np.float32):
+    draw = np.random.default_rng(seed)
+    return {
+        "w": draw.standard_normal((40, 25)).astype(dtype),
+        "count": np.array(seed),
+        "b": draw.standard_normal(7).astype(dtype),
+    }
+
+
+def flat(arrays):
+    return np.concatenate([arrays["w"].ravel(), arrays["b"]]).astype(np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_exact_row_is_global_minus_local_of_the_floats(dtype):
+    before, after = model(0, dtype), model(1, dtype)
+    row = Signal.relative_to(before).row(after)
+    assert row.dtype == (
+        np.float64 if dtype == np.float64 else np.float32 if dtype == np.float32 else row.dtype
+    )
+    np.testing.assert_allclose(row, flat(before) - flat(after), rtol=1e-6, atol=1e-6)
+
+
+def test_memory_layout_does_not_matter():
+    before, after = model(0), model(1)
+    turned = {name: array.copy("F") for name, array in after.items()}
+    np.testing.assert_array_equal(
+        Signal.relative_to(before).row(turned), Signal.relative_to(before).row(after)
+    )
+
+
+@given(st.integers(1, 700), st.integers(0, 5), st.integers(1, 4))
+def test_a_sketch_does_what_the_definition_says_however_the_vector_is_cut(dim, seed, pieces):
+    sketch = Sketch.draw(dim, 64, seed)
+    x = np.random.default_rng(seed).standard_normal(dim)
+    slow = np.zeros(64)
+    for i in range(dim):
+        sign = sketch.signs[i % 64] * sketch.turns[i // 64]
+        slow[(i % 64 + sketch.shifts[i // 64]) % 64] += sign * x[i]
+    np.testing.assert_allclose(sketch.of(np.array_split(x, pieces)), slow, atol=1e-12)
+
+
+def test_a_sketch_keeps_inner_products_without_bias():
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((2, 5000))
+    y += x
+    products = [
+        Sketch.draw(5000, 512, seed).of([x]) @ Sketch.draw(5000, 512, seed).of([y]) for seed in range(60)
+    ]
+    assert abs(np.mean(products) / (x @ y) - 1) < 0.05
+    assert np.std(products) / (np.linalg.norm(x) * np.linalg.norm(y)) < 2 / np.sqrt(512)
+
+
+def test_sketched_and_exact_rows_tell_the_same_norm():
+    before, after = model(0), model(1)
+    sketch = Sketch.draw(1007, 512, seed=0)
+    exact, sketched = (Signal.relative_to(before, sketch=s).row(after) for s in (None, sketch))
+    assert np.linalg.norm(sketched) == pytest.approx(np.linalg.norm(exact), rel=0.15)
+
+
+@pytest.mark.parametrize("sketch", [None, Sketch.draw(1007, 128, 0)], ids=["exact", "sketch"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a["w"].__setitem__((3, 3), np.nan), "NaN or infinite"),
+        (lambda a: a["b"].__setitem__(0, np.inf), "NaN or infinite"),
+        (lambda a: a.update(b=a["b"].astype(complex)), "dtype complex"),
+        (lambda a: a.pop("b"), "its arrays are"),
+        (lambda a: a.update(extra=np.ones(2)), "its arrays are"),
+        (lambda a: a.update(w=a["w"].T), "its arrays are"),
+        (lambda a: a.update(w=a["w"] * 1e6), "above norm_cap"),
+    ],
+)
+def test_an_unfit_update_says_why(sketch, change, words):
+    after = model(1)
+    change(after)
+    with pytest.raises(UnfitError, match=words):
+        Signal.relative_to(model(0), sketch=sketch, cap=1e4).row(after)
+
+
+def test_the_gauge_is_the_order_error_at_round_boundaries():
+    from wellorder import order_error
+
+    rows = np.random.default_rng(0).standard_normal((12, 5))
+    gauge = Gauge(0)
+    for at in range(0, 12, 3):
+        gauge = gauge.add([gauge.probe(row) for row in rows[at : at + 3]])
+    assert gauge.value() == pytest.approx(order_error(rows, np.arange(12), every=3))
+    assert Gauge(0).value() == 0.0
+
+
+def test_the_gauge_estimates_long_vectors_from_few_coordinates():
+    from wellorder import order_error
+
+    rows = np.random.default_rng(0).standard_normal((20, 40 * COORDINATES))
+    gauge = Gauge(3)
+    for row in rows:
+        gauge = gauge.add([gauge.probe(row)])
+    assert gauge.value() == pytest.approx(order_error(rows, np.arange(20)), rel=0.2)
+    assert gauge.sums.shape == (20, COORDINATES)
