@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+import wellorder as wo
 from wellorder import Arbitrary, GraB, PairGraB, RandomReshuffling, ShuffleOnce, Walk
 from wellorder._order import describe
 from wellorder.federated import ClientData, Config, fedavg, simulate, simulate_many
 from wellorder.federated import _rounder as rounder
-from wellorder.federated._availability import Diurnal, DropOut
+from wellorder.federated._availability import Always, Diurnal, DropOut
 from wellorder.federated._counter import bits, key_of
 from wellorder.federated._partition import Partition, dirichlet, shards
 from wellorder.problems import quadratics
@@ -201,7 +202,7 @@ JOBS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("availability", [wo.federated.availability.Always(), DropOut(0.3)], ids=str)
+@pytest.mark.parametrize("availability", [Always(), DropOut(0.3)], ids=str)
 @pytest.mark.parametrize("cohort", [3, 4])
 def test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone(monkeypatch, cohort, availability):
     data = client_data()
