@@ -1,9 +1,11 @@
-"""How an epoch's order of units becomes batches of examples."""
+"""How an epoch's order of units becomes batches of examples, each of which knows its number."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +16,17 @@ Examples = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cut:
+class Batching:
     """Batches of ``size`` out of ``n`` examples; a unit is an example, or (``grouped``) a fixed micro-batch.
 
     Micro-batches are cut from one seeded shuffle, never from the data's own order. With ``drop_last`` each
     epoch leaves out the next ``n % size`` examples of that shuffle, so that all are left out equally often.
 
-    >>> cut = Cut(n=5, size=2, drop_last=True)
-    >>> [len(cut.batches(np.arange(5), epoch)) for epoch in range(3)], cut.left_out(0), cut.left_out(1)
-    ([2, 2, 2], array([2]), array([1]))
+    >>> batching = Batching(n=5, size=2, drop_last=True)
+    >>> [len(batching.batches(np.arange(5), epoch)) for epoch in range(3)]
+    [2, 2, 2]
+    >>> batching.left_out(0), batching.left_out(1)
+    (array([2]), array([1]))
     """
 
     n: int
@@ -74,3 +78,62 @@ class Cut:
         members = units_of(self.n, self.seed).astype(np.int64)
         rng(self.seed, 0, "micro-batches").shuffle(members)
         return members
+
+
+class RestOfEpoch:
+    """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class NumberedDataset:
+    """A data set that gives a batch's numbers with its items; all else about it is the data set's own.
+
+    Identity travels with the data: workers, prefetching and pinning may deliver batches whenever they like.
+
+    >>> NumberedDataset("abc").__getitems__([2, 0]), NumberedDataset("abc").upper()
+    (([2, 0], ['c', 'a']), 'ABC')
+    """
+
+    __slots__ = ("wrapped",)
+
+    def __init__(self, dataset: Any) -> None:
+        object.__setattr__(self, "wrapped", dataset)
+
+    def __len__(self) -> int:
+        return len(self.wrapped)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.wrapped[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Sequence[int], list[Any]]:
+        """A batch's numbers and its items; torch hands both to the collate as they are."""
+        fetch = getattr(self.wrapped, "__getitems__", None)
+        return indices, fetch(indices) if fetch is not None else [self.wrapped[i] for i in indices]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.wrapped, name, value)
+
+    def __reduce__(self) -> tuple[type[NumberedDataset], tuple[Any]]:
+        return NumberedDataset, (self.wrapped,)
+
+
+class NumberedCollate:
+    """The loader's own collate, with the batch's item numbers beside the result."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, batch: tuple[Sequence[int], list[Any]]) -> tuple[np.ndarray[Any, Any], Any]:
+        indices, items = batch
+        return np.array(indices, np.int64), self.collate(items)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
-from wellorder.torch._layers import CONVS, Layer, survey
-from wellorder.torch._presence import UNHEARD, Reached
-from wellorder.torch._projection import Projection, Shared, Sizes, rows_of, sizes_of
-from wellorder.torch._record import Record
-from wellorder.torch._tape import Scaler, Tape, Visit, silenced
+from wellorder.torch._batch_record import BatchRecord, BatchRecords
+from wellorder.torch._hooks import LayerHooks, Scaler
+from wellorder.torch._per_example.layers import CONVS, Layer, survey
+from wellorder.torch._projection import LayerSketch, Projection, Shared, Sizes, rows_of, sizes_of
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,20 @@ class Sketch:
 
 
 class SketchSource:
-    """Projects inputs while forward runs, and gradients while backward does; nothing waits for the device."""
+    """Gives each layer its projections and its place in the rows; the layers' parts become a batch's rows.
+
+    Inputs are projected while forward runs, and gradients while backward does; nothing waits for the device.
+    """
 
     def __init__(
-        self, spec: Sketch, model: nn.Module, seed: int, scaler: Scaler | None = None, *, strict: bool = True
+        self,
+        spec: Sketch,
+        model: nn.Module,
+        seed: int,
+        scaler: Scaler | None = None,
+        *,
+        records: BatchRecords | None = None,
+        strict: bool = True,
     ) -> None:
         self.spec = spec
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
@@ -59,57 +66,38 @@ class SketchSource:
         self._seed = seed
         self._heads = {id(x.module.weight): x for x in self.layers if isinstance(x.module, nn.Linear)}
         self._maps: dict[tuple[str, bool], Projection | Shared] = {}
-        self._latest: dict[str, Projection | Shared] = {}
         self.size = row_size(spec, self.layers)
-        self._starts, start = {}, 0
-        for layer in self.layers:
-            size = most_numbers(spec, layer)
-            start = start if start + size <= self.size else 0
-            self._starts[layer.name], start = start, start + size
-        self._ways = {
-            x.name: (
-                self._map(x, pool=False),
-                self._map(x, pool=True),
-                1 if isinstance(x.module, nn.Embedding) else 2,
-            )
-            for x in self.layers
+        self._starts = _places_in_row(spec, self.layers, self.size)
+        self._readers = {
+            layer: LayerSketch(layer, self._map(layer, pool=False), self._map(layer, pool=True))
+            for layer in self.layers
         }
-        self._reached: Reached | None = Reached(model)
-        self.tape = Tape(self.layers, self._arrived, scaler, model, strict=strict, brief=self._brief)
+        self.records = BatchRecords() if records is None else records
+        self.hooks = LayerHooks(model, self._readers, self.records, scaler, strict=strict)
 
-    def open(self, batch: int, given: Any = ()) -> Record:
-        """Begin to record a batch of this many examples."""
-        if self._reached is not None and not self.tape.records:
-            self._reached.seen = False
-        return self.tape.open(batch, given)
-
-    def pause(self) -> None:
-        """Passes from now on belong to no batch."""
-        self.tape.pause()
-
-    def close(self, record: Record | None = None) -> Tensor | None:
-        """The batch's rows, (b, k); None if no gradient came."""
-        record = record or self.tape.record
-        if record is None:
-            return None
-        self.tape.close(record)
+    def signals(self, record: BatchRecord) -> Tensor | None:
+        """The rows of a batch that is closed, (b, k); None if no gradient came."""
         parts, record.parts = record.parts, []
         if not parts:
-            if self._reached is not None and self._reached.seen:
-                raise ValueError(UNHEARD)
+            self.hooks.check_heard(record)
             return None
         return rows_of(parts, self.size, record.size if self.spec.mean else 1)
 
-    def silent(self) -> AbstractContextManager[None]:
-        """Record nothing inside."""
-        return silenced(self.tape, *([self._reached] if self._reached is not None else []))
+    def coverage(self) -> dict[str, str]:
+        """How each trainable parameter's gradient is taken."""
+        how = {}
+        for layer, reader in self._readers.items():
+            _, height, width = reader.latest.place
+            known = {name: p for name, p in layer.parameters.items() if id(p) in self._names}
+            for name, p in known.items():
+                numbers = f"{height}×{width} numbers" + " (with it)" * (name == "bias")
+                if name == "weight" or not isinstance(layer.module, CONVS):
+                    how[self._names[id(p)]] = self.hooks.coverage_of(layer, numbers)
+        return {name: how.get(name, "not sketched") for name in self._names.values()}
 
-    def _brief(
-        self, layer: Layer, given: Tensor, output: Tensor
-    ) -> tuple[Projection | Shared, Tensor] | None:
-        single, sequence, dims = self._ways[layer.name]
-        each = self._latest[layer.name] = single if given.ndim <= dims else sequence
-        return (each, each.of_input(given, output)) if each.fits(given) else None
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        self.hooks.remove()
 
     def _map(self, layer: Layer, *, pool: bool) -> Projection | Shared:
         """A layer's projections, for a sequence (``pool``) or for single vectors."""
@@ -126,31 +114,18 @@ class SketchSource:
                 self._maps[key] = Projection(layer, self._seed, sizes, start, self.spec.side)
         return self._maps[key]
 
-    def _arrived(self, visit: Visit, _: int, gradient: Tensor) -> None:
-        if self._reached is not None:
-            self._reached.remove()
-            self._reached = None
-        each, inward = visit.brief
-        visit.record.parts.append(each.part(inward, gradient))
 
-    def coverage(self) -> dict[str, str]:
-        """How each trainable parameter's gradient is taken."""
-        how = {}
-        for layer in self.layers:
-            each = self._latest.get(layer.name) or self._map(layer, pool=False)
-            _, height, width = each.place
-            known = {name: p for name, p in layer.parameters.items() if id(p) in self._names}
-            for name, p in known.items():
-                numbers = f"{height}×{width} numbers" + " (with it)" * (name == "bias")
-                if name == "weight" or not isinstance(layer.module, CONVS):
-                    how[self._names[id(p)]] = self.tape.spoken(layer, numbers)
-        return {name: how.get(name, "not sketched") for name in self._names.values()}
+def _places_in_row(spec: Sketch, layers: list[Layer], size: int) -> dict[str, int]:
+    """Where each layer's sketch begins: side by side as long as there is room, then one over the other.
 
-    def remove(self) -> None:
-        """Take the hooks off the model."""
-        self.tape.remove()
-        if self._reached is not None:
-            self._reached.remove()
+    Layers that share numbers of a row have independent signs, so their products vanish in expectation.
+    """
+    starts, start = {}, 0
+    for layer in layers:
+        numbers = most_numbers(spec, layer)
+        start = start if start + numbers <= size else 0
+        starts[layer.name], start = start, start + numbers
+    return starts
 
 
 def spread(layers: list[Layer], count: int) -> list[Layer]:
@@ -189,4 +164,4 @@ def sizes_for(spec: Sketch, layer: Layer, *, pool: bool = False) -> Sizes:
 def sketchable(layers: list[Layer]) -> list[Layer]:
     """Layers with a weight that is trained and a rule to sketch it."""
     kinds = (nn.Linear, nn.Embedding, *CONVS)
-    return [x for x in layers if not x.whole and isinstance(x.module, kinds) and "weight" in x.parameters]
+    return [x for x in layers if not x.run_again and isinstance(x.module, kinds) and "weight" in x.parameters]
