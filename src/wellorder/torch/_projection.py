@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
+from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
 from wellorder.torch._hooks import LayerUse
 from wellorder.torch._per_example.layers import Layer
@@ -129,7 +130,7 @@ class Projection:
         draw = rng(seed, 0, f"{'pooled' if sizes.pool else 'sketch'}.{layer.name}")
 
         def signs(*shape: int) -> Tensor:
-            drawn = draw.integers(0, 2, shape) * 2.0 - 1.0
+            drawn = random_signs(draw, *shape)
             return torch.as_tensor(drawn, dtype=torch.float32, device=weight.device)
 
         self._left = None if outputs == tall else signs(groups, tall, outputs) / math.sqrt(tall)
