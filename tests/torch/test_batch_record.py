@@ -158,7 +158,7 @@ def test_a_loop_that_was_left_hears_no_other_passes():
     assert loader.report().observed == 4 + 24
 
 
-def test_ignore_inside_ignore_stays_deaf():
+def test_ignore_inside_ignore_stays_silent():
     model = mlp()
     loader = ordered(DataLoader(data(), 4), model, signals="sketch")
     for batch in loader:

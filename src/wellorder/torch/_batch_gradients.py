@@ -19,11 +19,16 @@ SMALL = 256
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Order micro-batches by their gradients, of which at most ``coordinates`` numbers are looked at.
+    """Order micro-batches, fixed groups of examples, by the gradients that autograd makes of them anyway.
 
-    A model with more parameters is seen through a fixed random choice of coordinates, in proportion to the
-    parameters' sizes and scaled so that inner products keep their expectation. Parameters `SMALL` times
-    smaller than the largest are left out.
+    A model with more parameters than ``coordinates`` is seen through a fixed random choice of coordinates, in
+    proportion to the parameters' sizes and scaled so that inner products keep their expectation. Parameters
+    256 times smaller than the largest are left out.
+
+    Parameters
+    ----------
+    coordinates
+        At most so many numbers of the gradient are looked at.
     """
 
     coordinates: int = 8192

@@ -53,11 +53,11 @@ class Batching:
         if self.grouped:
             members = self._shuffled[self._kept(epoch)[self._shuffled]]
             return [members[u * self.size : (u + 1) * self.size].tolist() for u in order[start:]]
-        plan = order
+        visits = order
         if self.drop_last and is_permutation(order, self.n):
-            plan = order[self._kept(epoch)[order]]
+            visits = order[self._kept(epoch)[order]]
         edges = range(start * self.size, len(self) * self.size, self.size)
-        return [plan[at : at + self.size].tolist() for at in edges]
+        return [visits[at : at + self.size].tolist() for at in edges]
 
     def owners(self, epoch: int) -> Order:
         """The unit that each example belongs to in this epoch, -1 where it is left out."""

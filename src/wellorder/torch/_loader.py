@@ -57,6 +57,7 @@ def ordered(
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from wellorder.torch import ordered
     >>> data = TensorDataset(torch.randn(10, 3), torch.randn(10, 1))
     >>> model = torch.nn.Linear(3, 1)
     >>> loader = ordered(DataLoader(data, batch_size=4, shuffle=True), model)
@@ -74,7 +75,11 @@ def ordered(
 
 
 class OrderedLoader:
-    """A loader whose order a policy makes from what the training reveals; made by `ordered`."""
+    """A loader whose order a policy makes from what the training reveals; made by `ordered`.
+
+    Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. What is not named
+    here (``batch_size``, ``dataset``, …) is the given loader's.
+    """
 
     def __init__(
         self,
@@ -271,7 +276,7 @@ class OrderedLoader:
         }
 
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Make the same loader, but with tagged data and our batches."""
+        """Make the same loader, but with numbered examples and our batches."""
         self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
         data: Any = NumberedDataset(loader.dataset)
         collate: Any = NumberedCollate(loader.collate_fn)
@@ -297,9 +302,22 @@ class OrderedLoader:
 class Report:
     """What ordering does, costs, and brings: plain numbers, and a page when printed.
 
-    ``seconds_per_step`` is the processor time spent on signals and the policy (on an accelerator: the host's
-    part); ``memory`` the bytes that stay between steps; ``order_error`` one estimate per finished
-    epoch; ``unobserved`` counts visits without a backward pass, ``not_finite`` those with a NaN or infinity.
+    Attributes
+    ----------
+    signals, why, policy, units
+        What is collected, the reason, the rule that makes the orders, and how many units it orders.
+    epoch, step, steps
+        Where the loader is, and how many steps an epoch has.
+    observed, unobserved, not_finite
+        Visits that the policy learns from, those without a backward pass, and those with a NaN or infinity.
+    seconds_per_step
+        Processor time spent on signals and the policy; on an accelerator the host's part.
+    memory
+        Bytes that stay between steps.
+    order_error
+        One estimate per finished epoch.
+    coverage
+        How each trainable parameter's gradient is taken.
     """
 
     signals: str

@@ -16,7 +16,7 @@ from wellorder.torch import _herding_cuda as herding_cuda
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
-"""Numbers that wait before a policy sees them: a step pays for a copy of its rows, and not for the policy."""
+"""Numbers that are pending before a policy sees them: a step pays for a copy, and not for the policy."""
 
 
 class Observer:
@@ -166,7 +166,7 @@ class PendingRows:
         return not for_an_epoch and end + len(rows) > len(self._buffer)
 
     def take(self) -> ManyBatches | None:
-        """All that waits, by steps, and begin anew; the rows are good until the next are added."""
+        """All that is pending, by steps, and begin anew; the rows are good until the next are added."""
         if not self._batches or self._buffer is None:
             return None
         rows, steps = self._buffer[: self._used], [step for step, _ in self._batches]

@@ -17,7 +17,7 @@ COUNTS = ("observed", "unobserved", "not_finite", "steps")
 
 
 def packed(observer: Observer) -> dict[str, Any]:
-    """The contents, copied, of an observer in which no rows wait."""
+    """The contents, copied, of an observer in which no rows are pending."""
     running = observer.running_error
     held = {f.name: getattr(observer.state, f.name) for f in fields(observer.state)}
     state = replace(observer.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})

@@ -16,13 +16,27 @@ from wellorder.torch._projection import LayerSketch, Projection, Shared, Sizes, 
 class Sketch:
     r"""Row of example i: :math:`\sum_\ell \sum_t (P_\ell e_{it}) \otimes (Q_\ell a_{it})`, ``size`` numbers.
 
-    P and Q are random signs, scaled so that inner products keep their expectation; where e is as short as
-    its projection it is taken as it is. A linear layer's bias is one more input that is always 1. ``height``
-    is about the rows of P. A convolution is seen through its filters' middle tap alone, at no more than
-    ``side`` positions along each dimension; ``filters`` are the rows of its Q. With ``pool``, a linear layer
-    on a sequence is seen through (P Σ_t e) ⊗ (Q mean_t a), with a taller P: not the projected gradient, but
-    cheaper, and better orders came of it. At most ``layers`` layers are sketched, evenly spread. ``mean``
-    says that the loss is a mean over the batch, which is undone.
+    Layer ℓ was given a and got back e at its positions t. P and Q are random signs, scaled so that inner
+    products keep their expectation; where e is as short as its projection it is taken as it is. A linear
+    layer's bias is one more input that is always 1. A convolution is seen through its filters' middle tap.
+
+    Parameters
+    ----------
+    size
+        Numbers in a row.
+    height
+        About the rows of P.
+    filters
+        Rows of a convolution's Q.
+    side
+        A convolution is seen at no more than so many positions along each dimension.
+    layers
+        At most so many layers are sketched, evenly spread.
+    pool
+        See a linear layer on a sequence through (P Σ_t e) ⊗ (Q mean_t a), with a taller P: not the projected
+        gradient, but cheaper, and better orders came of it.
+    mean
+        The loss is a mean over the batch (PyTorch's default), which is undone; False for a sum.
     """
 
     size: int = 512

@@ -101,7 +101,7 @@ class ExactSource:
         return signals
 
     def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Tensor, __: Tensor) -> Call:
-        """A layer's inputs, cut off from the graph."""
+        """A layer's inputs, detached from the graph."""
         return Call(tuple(map(_detached, args)), {name: _detached(x) for name, x in kwargs.items()})
 
     def take(self, use: LayerUse, place: int, gradient: Tensor) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-HOT = 1 << 20
+IN_CACHE = 1 << 20
 """Numbers worked on at a time: few enough for a processor's cache."""
 LAUNCH = 1 << 26
 """The same on an accelerator: many, for few launches."""
@@ -78,7 +78,7 @@ def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
     """
     b, groups, positions, left, right = of.shape
     each, patches = groups * left * right, groups * positions * right
-    room = HOT if of.left.device.type == "cpu" else LAUNCH
+    room = IN_CACHE if of.left.device.type == "cpu" else LAUNCH
     step = min(max(2, room // (each + patches) // 2 * 2), b)
     space = _space(of, step * (each + patches))
     for first in range(0, b, step):
@@ -91,7 +91,7 @@ def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
 def _space(of: Pieces, count: int) -> Tensor:
     """Memory to work in: on a processor the thread's own, since the system charges for giving it out anew."""
     kind = of.kind or of.left.dtype
-    if of.left.device.type != "cpu" or count > 4 * HOT:
+    if of.left.device.type != "cpu" or count > 4 * IN_CACHE:
         return of.left.new_empty(count, dtype=kind)
     held = _memory.held
     if kind not in held or len(held[kind]) < count:

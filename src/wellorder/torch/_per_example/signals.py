@@ -179,8 +179,8 @@ def _add_all(parts: Sequence[Part], weights: npt.NDArray[np.float64], out: Tenso
 
 def _pair_differences(x: Any) -> Tensor:
     """Differences of consecutive entries."""
-    apart: Tensor = x[0::2] - x[1::2]
-    return apart
+    differences: Tensor = x[0::2] - x[1::2]
+    return differences
 
 
 def best_as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: bool) -> list[str]:
