@@ -46,11 +46,11 @@ def test_herding_is_basic_br_repeated_from_a_fresh_shuffle(n, passes):
 
 
 def steered(rows, order, window, candidates, bits):
-    """EVIDENCE's steering in lists: ``bits()`` gives 64 random bits at a time."""
-    centred = (rows.astype(np.float64) - rows[order].sum(axis=0, dtype=np.float64) / len(order)).astype(
-        np.float32
-    )
+    """Steering in lists: ``bits()`` gives 64 random bits at a time."""
+    mean = rows[order].sum(axis=0, dtype=np.float64) / len(order)
+    centred = (rows.astype(np.float64) - mean).astype(np.float32)
     lengths = np.sqrt((centred.astype(np.float64) ** 2).sum(axis=1))
+    lengths[lengths == 0] = np.inf
     total, waiting, out = np.zeros(rows.shape[1]), list(order[:window]), []
     coming = list(order[window:])
     while waiting:
