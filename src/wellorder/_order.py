@@ -14,6 +14,7 @@ import numpy.typing as npt
 from wellorder._compiled import jit
 
 Order = npt.NDArray[np.integer[Any]]
+"""The type of an order: a 1-D integer array, of which ``order[t]`` is the unit at step ``t``."""
 Signs = npt.NDArray[np.int8]
 Rows = npt.NDArray[np.floating[Any]]
 Vector = Any
