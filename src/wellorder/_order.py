@@ -380,7 +380,7 @@ def _restore(name: str, value: Any, blank: Any) -> Any:
             ) from error
     try:
         array = np.array(_plain(value), dtype=blank.dtype)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, DeprecationWarning) as error:  # NumPy 1 warns, 2 overflows
         raise ValueError(f"damaged state: {name} holds no {blank.dtype} numbers") from error
     if not array.size and not blank.size:
         array = array.reshape(blank.shape)
