@@ -42,6 +42,7 @@ from wellorder.policies import (
     PairGraBProto,
     RandomReshuffling,
     ShuffleOnce,
+    Steering,
     WithReplacement,
 )
 
@@ -72,6 +73,7 @@ __all__ = [
     "SignRule",
     "Signals",
     "State",
+    "Steering",
     "Walk",
     "WithReplacement",
     "balance",
