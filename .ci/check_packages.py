@@ -1,7 +1,7 @@
 """Look into the sdist and the wheel: one version, no link that leads nowhere, tests in the sdist.
 
-``check_packages.py FILE...`` looks; ``check_packages.py --lowest`` prints the lowest versions that the library
-itself may be installed with, as requirements.
+``check_packages.py FILE...`` looks; ``check_packages.py --lowest`` prints the lowest versions that the
+library may be installed with, as requirements.
 """
 
 import re
@@ -13,7 +13,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)[^)]*\)|(?:src|href)=[\"'](?!https?:|#)")
-WANTED = ("tests/test_api.py", "docs/index.md", "docs/assets/flow.svg", "examples/quadratics.py", "constraints.txt")
+WANTED = (
+    "tests/test_api.py",
+    "docs/index.md",
+    "docs/assets/flow.svg",
+    "examples/quadratics.py",
+    "constraints.txt",
+)
 
 
 def lowest() -> list[str]:
@@ -27,7 +33,9 @@ def wheel_faults(path: Path) -> list[str]:
     with zipfile.ZipFile(path) as wheel:
         names = wheel.namelist()
         metadata = wheel.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
-        version = re.search(r'^__version__ = "(.*)"', wheel.read("wellorder/__init__.py").decode(), re.MULTILINE)
+        version = re.search(
+            r'^__version__ = "(.*)"', wheel.read("wellorder/__init__.py").decode(), re.MULTILINE
+        )
     faults = [f"link to nowhere: {link}" for link in LINK.findall(metadata)]
     if not version or f"\nVersion: {version[1]}\n" not in metadata:
         faults.append("the metadata's version is not wellorder.__version__")
