@@ -7,8 +7,10 @@ and the other parts are loaded when they are first asked for.
 import importlib
 from types import ModuleType
 
+from wellorder._balanced import balanced, balanced_stream
 from wellorder._checks import ContractError, check_policy
 from wellorder._kernels.balance import Balanced, balance
+from wellorder._kernels.features import features
 from wellorder._kernels.reorder import basic_br, pair_br, reorder
 from wellorder._kernels.sign_rules import Deterministic, SignRule, Walk
 from wellorder._kernels.signals import dense
@@ -79,11 +81,14 @@ __all__ = [
     "Walk",
     "WithReplacement",
     "balance",
+    "balanced",
+    "balanced_stream",
     "basic_br",
     "check_policy",
     "dense",
     "drift",
     "expansion",
+    "features",
     "frozen",
     "load_state_dict",
     "order_error",
