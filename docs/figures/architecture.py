@@ -168,8 +168,11 @@ def lines(rows: list[list[str]], arrows: set[Arrow]) -> Iterator[str]:
 
 def drawing() -> str:
     """The whole file, the same at each call."""
-    rows = layers()
-    return "\n".join(lines(rows, shown(imports(), rows[-1]))) + "\n"
+    rows, arrows = layers(), imports()
+    strangers = {part for arrow in arrows for part in arrow} - {part for row in rows for part in row}
+    if strangers:
+        raise ValueError(f"{', '.join(sorted(strangers))}: give it a row in pyproject.toml's import contract")
+    return "\n".join(lines(rows, shown(arrows, rows[-1]))) + "\n"
 
 
 if __name__ == "__main__":
