@@ -220,10 +220,11 @@ class OrderedLoader(DataLoader[Any]):
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
         self._clock = time.perf_counter()
         if self.observing:
-            return self._observed_epoch(self._iteration)
+            yield from self._observed_epoch(self._iteration)
+            return
         if remembers(self.policy) and self._next is None:
             self._next = NextState(self.policy, self._observer.state)
-        return self._plain_epoch(self._iteration)
+        yield from self._plain_epoch(self._iteration)
 
     def _plain_epoch(self, iteration: int) -> Iterator[Any]:
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
