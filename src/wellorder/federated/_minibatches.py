@@ -1,4 +1,4 @@
-"""Local mini-batches and augmentations for many clients at once, by counter, on the device."""
+"""Local mini-batches and augmentations of many clients at once, drawn by counter on the device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wellorder.federated._counter import FIRST, GOLDEN, SECOND
+from wellorder._kernels.random_bits import FIRST, GOLDEN, SECOND
+from wellorder.federated._client_data import MARGIN, Store
 
 LAST = 2**63 - 1
+Keys = tuple[Tensor, Tensor]
+"""Each run's keys of an epoch: for mini-batches, and for augmentations."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A round's work: inputs (L, K, B, …), labels (L, K, B), and a mask of the real examples."""
+
+    inputs: Tensor
+    labels: Tensor
+    real: Tensor
+    taken: tuple[bool, ...] | None = None
+    """Which lanes really have a client, where the host knows; the others need not be trained."""
 
 
 def signed(value: int) -> int:
@@ -19,7 +33,7 @@ def signed(value: int) -> int:
 
 
 def bits(keys: Tensor, index: Tensor) -> Tensor:
-    """`wellorder.federated._counter.bits` for int64 tensors."""
+    """`wellorder._kernels.random_bits.bits` for int64 tensors."""
     z = keys + (index + 1) * signed(GOLDEN)
     z = (z ^ _shift(z, 30)) * signed(FIRST)
     z = (z ^ _shift(z, 27)) * signed(SECOND)
@@ -87,3 +101,59 @@ def augmentations(keys: Tensor, clients: Tensor, shape: Shape, margin: int) -> T
     return torch.stack(
         [(noise & mask) % span, (_shift(noise, 20) & mask) % span, _shift(noise, 40) & 1], dim=-1
     )
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """Static buffers for a stretch of rounds of R runs of S clients, and the number of the round at hand.
+
+    A captured round reads its inputs by that number and raises it, so replaying takes nothing from the host.
+    """
+
+    examples: Tensor
+    real: Tensor
+    codes: Tensor | None
+    weights: Tensor
+    at: Tensor
+
+    @staticmethod
+    def empty(rounds: int, runs: int, cohort: int, shape: Shape, store: Store) -> RoundInputs:
+        """Buffers to be filled by `fill`."""
+        device = store.labels.device
+        full = (rounds, runs, cohort, shape.steps, shape.batch)
+        return RoundInputs(
+            torch.zeros(full, dtype=torch.int64, device=device),
+            torch.zeros(full, dtype=torch.bool, device=device),
+            torch.zeros((*full, 3), dtype=torch.int64, device=device) if store.augment else None,
+            torch.zeros(full[:3], dtype=store.dtype, device=device),
+            torch.zeros(1, dtype=torch.int64, device=device),
+        )
+
+    @property
+    def rounds(self) -> int:
+        return len(self.examples)
+
+    def fill(self, store: Store, clients: Tensor, keys: Keys, shape: Shape, whole: bool) -> None:
+        """Draw the mini-batches (and augmentations) of clients (T, R, S), with two keys for each run."""
+        batch_keys, image_keys = (key[None, :, None].expand(clients.shape) for key in keys)
+        sizes = store.sizes[clients]
+        places, real = (
+            whole_batches(sizes, shape) if whole else shuffled_batches(batch_keys, clients, sizes, shape)
+        )
+        self.put(store, clients, places, real)
+        if self.codes is not None:
+            self.codes[: len(clients)] = augmentations(image_keys, clients, shape, MARGIN)
+
+    def put(self, store: Store, clients: Tensor, places: Tensor, real: Tensor) -> None:
+        """Set the examples that clients (T, R, S) take, by their places (T, R, S, K, B) among their own."""
+        self.examples[: len(clients)] = store.examples[store.starts[clients][..., None, None] + places]
+        self.real[: len(clients)] = real
+        self.at.zero_()
+
+    def work(self, store: Store) -> tuple[Batches, Tensor]:
+        """The inputs of the round at hand, gathered, and its weights."""
+        examples = self.examples.index_select(0, self.at)[0].flatten(0, 1)
+        codes = self.codes.index_select(0, self.at)[0].flatten(0, 1) if self.codes is not None else None
+        real = self.real.index_select(0, self.at)[0].flatten(0, 1)
+        weights = self.weights.index_select(0, self.at)[0]
+        return Batches(store.gather(examples, codes), store.labels[examples], real), weights

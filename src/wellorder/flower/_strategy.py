@@ -1,55 +1,35 @@
-"""Client ordering in Flower: the strategy you have still configures and aggregates; the policy decides who.
+"""The strategy: the one you have still configures and aggregates; the policy decides who takes part.
 
-The only module that imports flwr. What needs no Flower (whose turn it is, signals, the saved state) is in
-`wellorder._clients`.
+What needs no Flower (whose turn it is, signals, the saved state) is in `wellorder._clients`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
+from flwr.serverapp.strategy import Result, Strategy
 
-from wellorder._clients import Conductor, Signal, Tolerance, Visit, read, under, write
-from wellorder._clients.memory import check_memory, recall, remembered, snapshot
-from wellorder._clients.reports import odd_ones, shape_of
-from wellorder._clients.settings import check_inner, check_settings, check_words
-from wellorder._order import Policy
+from wellorder._clients.federation import Federation, Visit
+from wellorder._clients.tolerance import Tolerance
+from wellorder._clients.updates import Signal, odd_ones, shape_of
+from wellorder._order import Policy, units_of
+from wellorder._saving import load_state, save_state
+from wellorder.flower._memory import check_memory, recall, remembered, snapshot
+from wellorder.flower._nodes import LOG, Nodes, NodesView
 
-SUPPORTED = "1.41"
-CURE = f"install a supported one with: pip install 'flwr[simulation]=={SUPPORTED}.*'"
-try:
-    _version = metadata.version("flwr")
-except metadata.PackageNotFoundError as error:
-    raise ImportError(f"wellorder.flower needs Flower (flwr {SUPPORTED}); {CURE}") from error
-if _version.split(".")[:2] != SUPPORTED.split("."):
-    raise ImportError(f"wellorder.flower supports flwr {SUPPORTED}, but {_version} is installed; {CURE}")
-
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict  # noqa: E402
-from flwr.serverapp import Grid  # noqa: E402
-from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies  # noqa: E402
-from flwr.serverapp.strategy import Result, Strategy  # noqa: E402
-
-__all__ = ["OrderedStrategy", "Tolerance"]
-
-LOG = logging.getLogger("flwr")
-QUERY = "query.wellorder"
-"""The message that asks a ClientApp for its name; it answers by ``@app.query("wellorder")``."""
-FROM_THE_APP = (0, 1, 2, 8)
-"""Codes of errors that a ClientApp made (no such handler, a crash); others mean that none was reached."""
-POLLS = 30
 Failures = dict[int, tuple[str, Message | None]]
+"""Why each client failed, and the error that it sent, if it sent any."""
 
 
 class OrderedStrategy(Strategy):
@@ -84,6 +64,7 @@ class OrderedStrategy(Strategy):
 
     >>> from flwr.serverapp.strategy import FedAvg
     >>> from wellorder import PairGraB
+    >>> from wellorder.flower import OrderedStrategy
     >>> OrderedStrategy(FedAvg(), PairGraB(), cohort=10)
     OrderedStrategy(FedAvg, PairGraB(rule=Deterministic()), cohort=10)
     """
@@ -102,21 +83,21 @@ class OrderedStrategy(Strategy):
         state: str | Path | None = None,
         tolerance: Tolerance | None = None,
     ) -> None:
-        check_settings(policy, cohort, seed, server_step, clients)
-        check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
+        _check_settings(policy, cohort, seed, server_step, clients)
+        _check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
         for layer in _layers(inner):
-            check_inner(layer, cohort)
+            _check_inner(layer, cohort)
             if state is not None:
                 check_memory(layer)
         self.inner = inner
         self.clients = cohort if clients is None else clients
         self.state = None if state is None else Path(state)
         self.tolerance = tolerance or Tolerance()
-        self.conductor = Conductor.of(
+        self.federation = Federation(
             policy, cohort, seed, server_step=server_step, signals=signals, tolerance=self.tolerance
         )
         self._new = [snapshot(layer) for layer in _layers(inner)]
-        self._nodes = _Nodes(names)
+        self._nodes = Nodes(names)
         self._record: ArrayRecord | None = None
         self._views: Any = None
         self._given: ArrayRecord | None = None
@@ -125,13 +106,13 @@ class OrderedStrategy(Strategy):
         self._round = 0
 
     def __repr__(self) -> str:
-        policy, cohort = self.conductor.course.policy, self.conductor.cohort
+        policy, cohort = self.federation.queue.policy, self.federation.cohort
         return f"OrderedStrategy({type(self.inner).__name__}, {policy!r}, cohort={cohort})"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The clients' names; client ``c`` of the metrics is ``names[c]``."""
-        return self.conductor.names
+        return tuple(self.federation.names)
 
     def summary(self) -> None:
         """Log what the strategy does, then what the inner one does."""
@@ -151,14 +132,14 @@ class OrderedStrategy(Strategy):
         """Run as any Flower strategy does; if the state file exists, go on after its last finished round."""
         if self.state is not None and self.state.exists():
             self._load(self.state, initial_arrays)
-            LOG.info("[ORDER] going on after round %d from %s", self.conductor.rounds, self.state)
-        done, left = self.conductor.rounds, max(num_rounds - self.conductor.rounds, 0)
+            LOG.info("[ORDER] going on after round %d from %s", self.federation.rounds, self.state)
+        done, left = self.federation.rounds, max(num_rounds - self.federation.rounds, 0)
         evaluate = evaluate_fn and (lambda at, model: evaluate_fn(at + done, model))
-        arrays = self._as_record() if self.conductor.model else initial_arrays
+        arrays = self._as_record() if self.federation.model else initial_arrays
         result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate)
         for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
             setattr(result, name, {at + done: record for at, record in getattr(result, name).items()})
-        result.arrays = self._as_record() if self.conductor.model else initial_arrays
+        result.arrays = self._as_record() if self.federation.model else initial_arrays
         return result
 
     def configure_train(
@@ -169,7 +150,7 @@ class OrderedStrategy(Strategy):
         grid: Grid,
     ) -> list[Message]:
         """Let the inner strategy write to the next cohort."""
-        self._round = self.conductor.rounds + 1
+        self._round = self.federation.rounds + 1
         if self._record is None or arrays is not self._given:
             self._hold(arrays)
             self._given = arrays
@@ -179,7 +160,7 @@ class OrderedStrategy(Strategy):
         if not nodes:
             LOG.warning("[ORDER] round %d: nobody to ask", self._round)
             return []
-        view = _View(grid, list(nodes), _wanted(self.inner, "min_train_nodes"))
+        view = NodesView(grid, list(nodes), _wanted(self.inner, "min_train_nodes"))
         for layer in _layers(self.inner):
             if isinstance(getattr(layer, "current_arrays", None), ArrayRecord):
                 layer.current_arrays = self._as_record()  # type: ignore[attr-defined]
@@ -194,9 +175,9 @@ class OrderedStrategy(Strategy):
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the inner strategy aggregate the replies in cohort order, then show them to the policy."""
-        conductor = self.conductor
+        federation = self.federation
         answers, failed = self._sorted(replies)
-        signal = conductor.signal()
+        signal = federation.signal()
         visits = self._visits(answers, signal)
         bad = {visit.client: visit.fault for visit in visits if visit.fault}
         drop = bad if self.tolerance.bad_updates == "drop" else {}
@@ -205,10 +186,10 @@ class OrderedStrategy(Strategy):
         if moved is None and kept:
             failed |= dict.fromkeys(kept, ("the inner strategy took nothing", None))
             visits = [visit for visit in visits if visit.client not in kept]
-        conductor.rounds = self._round
+        federation.rounds = self._round
         if moved is not None:
             self._hold(moved)
-        figures = conductor.take(signal, visits, list(failed), moved is not None)
+        figures = federation.take(signal, visits, list(failed), moved is not None)
         self._given = self._given if moved is None else self._as_record()
         self._log(figures, failed, bad)
         self._save()
@@ -226,7 +207,7 @@ class OrderedStrategy(Strategy):
     ) -> list[Message]:
         """Let the inner strategy evaluate on whom it likes; it cannot wait for clients that are not there."""
         nodes = list(grid.get_node_ids())
-        view = _View(grid, nodes, _wanted(self.inner, "min_evaluate_nodes"))
+        view = NodesView(grid, nodes, _wanted(self.inner, "min_evaluate_nodes"))
         written = self.inner.configure_evaluate(self._round, arrays, config, view) if nodes else []
         return [message for message in written if message.metadata.dst_node_id in set(nodes)]
 
@@ -244,12 +225,13 @@ class OrderedStrategy(Strategy):
         while True:
             late = time.monotonic() >= deadline
             present = self._nodes.look(grid)
-            before, chosen = self.conductor.course.roster, None
+            queue, chosen = self.federation.queue, None
+            epoch, waiting = queue.epoch, queue.waiting
             if late or not self._nodes.pending(self.tolerance.patience):
-                chosen = self.conductor.choose(present, self.clients, late)
-            if self.conductor.course.roster.epoch > before.epoch >= 0:
-                missing = ", ".join(before.names[client] for client in before.queue)
-                LOG.warning("[ORDER] epoch %d is closed without %s", before.epoch, missing)
+                chosen = self.federation.choose(present, self.clients, late)
+            if queue.epoch > epoch >= 0:
+                missing = ", ".join(self.federation.names[client] for client in waiting)
+                LOG.warning("[ORDER] epoch %d is closed without %s", epoch, missing)
             if chosen is not None:
                 return chosen
             time.sleep(min(self.tolerance.poll, max(deadline - time.monotonic(), 0.0)))
@@ -257,12 +239,12 @@ class OrderedStrategy(Strategy):
     def _hold(self, record: ArrayRecord) -> None:
         """Take a new model from outside."""
         self._record, self._views = record, _arrays(record)
-        self.conductor.model = self._views
+        self.federation.model = self._views
 
     def _as_record(self) -> ArrayRecord:
         """The model as a record: the one held, unless an epoch's end has changed the arrays."""
-        if self._record is None or self.conductor.model is not self._views:
-            self._hold(_as_record(self.conductor.model))
+        if self._record is None or self.federation.model is not self._views:
+            self._hold(_as_record(self.federation.model))
         return self._record or ArrayRecord()
 
     def _sorted(self, replies: Iterable[Message]) -> tuple[list[tuple[int, Message]], Failures]:
@@ -296,7 +278,7 @@ class OrderedStrategy(Strategy):
         return [
             Visit(client, {}, fault=odd[client])
             if client in odd
-            else self.conductor.measure(signal, client, _reply_arrays(reply))
+            else self.federation.measure(signal, client, _reply_arrays(reply))
             for client, reply in answers
         ]
 
@@ -331,137 +313,40 @@ class OrderedStrategy(Strategy):
             )
 
     def _stop_if_fruitless(self) -> None:
-        if self.conductor.fruitless >= self.tolerance.fruitless:
+        if self.federation.fruitless >= self.tolerance.fruitless:
             raise RuntimeError(
-                f"no update arrived in {self.conductor.fruitless} rounds in a row; see in the log what the "
+                f"no update arrived in {self.federation.fruitless} rounds in a row; see in the log what the "
                 "clients reported, then start again (with state=… the run goes on), or raise fruitless"
             )
 
     def _save(self) -> None:
-        if self.state is None or self.conductor.course.state is None:
+        if self.state is None or self.federation.queue.state is None:
             return
-        arrays, facts = self.conductor.saved()
-        facts["inner"] = []
-        for depth, layer in enumerate(_layers(self.inner)):
-            learnt, plain = remembered(layer, self._new[depth])
-            arrays |= {f"inner{depth}/{name}": array for name, array in learnt.items()}
-            facts["inner"].append(plain)
-        write(self.state, arrays, facts)
+        inner = [remembered(layer, new) for layer, new in zip(_layers(self.inner), self._new, strict=True)]
+        numbered = {f"{depth}": learnt for depth, learnt in enumerate(inner)}
+        save_state(self.state, {**self.federation.saved(), "inner": numbered})
 
     def _load(self, path: Path, initial: ArrayRecord) -> None:
-        arrays, facts = read(path)
-        saved = {name: list(array.shape) for name, array in under(arrays, "model/").items()}
+        saved = load_state(path)
+        if not {"model", "inner", "queue"} <= saved.keys():
+            raise ValueError(f"state={str(path)!r} was not saved by this strategy; delete it to start anew")
+        theirs = {name: list(array.shape) for name, array in saved["model"].items()}
         given = {name: list(array.shape) for name, array in initial.items()}
-        if saved != given:
+        if theirs != given:
             raise ValueError(
-                f"state={str(path)!r} holds a model with arrays {saved}, initial_arrays are {given}; "
+                f"state={str(path)!r} holds a model with arrays {theirs}, initial_arrays are {given}; "
                 "pass the model that it was saved with, or another file"
             )
-        self.conductor.restore(arrays, facts)
-        layers, told = list(_layers(self.inner)), facts.get("inner", [])
+        self.federation.restore(saved)
+        layers, told = list(_layers(self.inner)), list(saved["inner"].values())
         if len(told) != len(layers):
             raise ValueError(
                 f"state={str(path)!r} was saved with {len(told)} strategies inside, now there are "
                 f"{len(layers)}; pass those it was saved with, or another file"
             )
-        for depth, layer in enumerate(layers):
-            recall(layer, under(arrays, f"inner{depth}/"), told[depth])
+        for layer, learnt in zip(layers, told, strict=True):
+            recall(layer, learnt)
         self._given = self._as_record()
-
-
-@dataclass
-class _Nodes:
-    """Which node is which client: asks those that are new, and does not wait for the answer."""
-
-    names: str
-    of: dict[str, int] = field(default_factory=dict)
-    """The connected node of each name."""
-    known: dict[int, str] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
-    since: float = -math.inf
-    """When a node was asked last."""
-
-    def pending(self, patience: float) -> bool:
-        """Whether nodes asked lately have not yet told their names; one may take a dead node's place."""
-        return bool(self.asked) and time.monotonic() < self.since + patience
-
-    def look(self, grid: Grid) -> list[str]:
-        """Find out who is connected; returns the names."""
-        nodes = {info.node_id: info for info in grid.get_nodes()}
-        self.known = {node: name for node, name in self.known.items() if name or node in nodes}
-        self.asked = {at: node for at, node in self.asked.items() if node in nodes}
-        new = [node for node in nodes if node not in self.known and node not in self.asked.values()]
-        if self.names == "key":
-            for node in new:
-                self._call(node, _key_name(nodes[node].public_key) or f"node-{node}")
-        elif new:
-            sent = list(grid.push_messages([Message(RecordDict(), node, QUERY) for node in new]))
-            self.asked |= {at: node for at, node in zip(sent, new, strict=False) if at}
-            self.since = time.monotonic()
-        for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
-            at = reply.metadata.reply_to_message_id
-            if at in self.asked:
-                node = self.asked.pop(at)
-                self._call(node, _told_name(reply) or self._fallback(node, nodes[node].public_key, reply))
-        self.of = {name: node for node, name in self.known.items() if node in nodes and name}
-        return list(self.of)
-
-    def _call(self, node: int, name: str) -> None:
-        """The latest node with a name is that client: it was restarted, and its old self is not yet gone."""
-        for other, theirs in self.known.items():
-            if theirs == name != "":
-                LOG.warning("[ORDER] node %d takes the place of node %d as client %s", node, other, name)
-                self.known[other] = ""
-        self.known[node] = name
-
-    def _fallback(self, node: int, key: bytes, reply: Message) -> str:
-        """Name a node whose ClientApp cannot tell; one that was not reached stays nameless for now."""
-        if reply.has_error() and reply.error.code not in FROM_THE_APP:
-            return ""
-        why = (reply.error.reason or "an error") if reply.has_error() else "it holds no name"
-        LOG.warning(
-            "[ORDER] node %d does not tell its name (%s), so its place will not survive a restart; add "
-            '@app.query("wellorder") to the ClientApp', node, why.strip().splitlines()[-1][:200],
-        )  # fmt: skip
-        return _key_name(key) or f"node-{node}"
-
-
-class _View(Grid):
-    """The grid as the inner strategy sees it: these nodes, and phantoms up to the minimum that it wants."""
-
-    def __init__(self, grid: Grid, nodes: list[int], wanted: int) -> None:
-        self._grid, self._polls = grid, 0
-        self._listed = nodes + [-1 - i for i in range(wanted - len(nodes))]
-
-    def get_node_ids(self) -> list[int]:
-        self._polls += 1
-        if self._polls > POLLS:
-            raise RuntimeError(
-                f"inner: it waits for more nodes than the {len(self._listed)} of this round; let it want at "
-                "most cohort of them"
-            )
-        return list(self._listed)
-
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        return self._grid.create_message(*args, **kwargs)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 def _layers(inner: Any) -> Iterator[Strategy]:
@@ -476,20 +361,50 @@ def _wanted(inner: Strategy, name: str) -> int:
     return max(getattr(layer, key, 0) for layer in _layers(inner) for key in (name, "min_available_nodes"))
 
 
-def _told_name(reply: Message) -> str:
-    """Read the name that a ClientApp answered with: ``name`` or ``partition-id`` in any of its records."""
-    if reply.has_error():
-        return ""
-    records: list[Any] = [*reply.content.config_records.values(), *reply.content.metric_records.values()]
-    for record in records:
-        for key in ("name", "partition-id"):
-            if isinstance(told := record.get(key), str | int) and str(told).strip():
-                return str(told).strip()[:200]
-    return ""
+def _check_settings(
+    policy: Policy[Any], cohort: int, seed: int, server_step: float, clients: int | None
+) -> None:
+    """Refuse a policy or numbers with which no federation can run."""
+    units_of(1, seed)  # refuses a seed that is none
+    for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"{name}={count!r}: pass a number of clients, an int >= 1")
+    if not (np.isfinite(server_step) and server_step > 0):
+        raise ValueError(f"server_step={server_step!r}: pass a positive number; 1.0 does not amplify")
+    if policy.needs.at_start(0):
+        raise ValueError(
+            f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "
+            "not; use PairGraB() or GraB()"
+        )
 
 
-def _key_name(key: bytes) -> str:
-    return f"key-{hashlib.sha256(key).hexdigest()[:16]}" if key else ""
+def _check_words(**settings: tuple[str, ...]) -> None:
+    """Refuse a setting (the first of each tuple) that is not among the words it may be (the others)."""
+    for name, (value, *words) in settings.items():
+        if value not in words:
+            raise ValueError(f"{name}={value!r}: pass {' or '.join(map(repr, words))}")
+
+
+def _check_inner(layer: Any, cohort: int) -> None:
+    """Refuse settings under which the inner strategy would sample by itself, or wait for ever."""
+    name, fraction = type(layer).__name__, getattr(layer, "fraction_train", 1.0)
+    if fraction != 1.0:
+        raise ValueError(
+            f"inner: {name}(fraction_train={fraction}) would draw from the cohort at random; pass "
+            f"fraction_train=1.0 (cohort={cohort} says how many clients train)"
+        )
+    for setting in ("min_train_nodes", "min_available_nodes"):
+        least = getattr(layer, setting, 0)
+        if least > cohort and not (cohort == 1 and least == 2):
+            raise ValueError(
+                f"inner: {name}({setting}={least}) would wait for ever in rounds of cohort={cohort}; pass "
+                f"{setting}={cohort} (OrderedStrategy(clients={least}) waits for so many before it begins)"
+            )
+    sampled = getattr(layer, "num_sampled_clients", cohort)
+    if sampled != cohort:
+        raise ValueError(
+            f"inner: {name}(num_sampled_clients={sampled}) in rounds of cohort={cohort}; pass {cohort}"
+        )
 
 
 def _report(reply: Message) -> tuple[list[str], dict[str, Any]]:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wellorder.federated._layout import Layout
-from wellorder.federated._store import MARGIN, ClientData, Store
-from wellorder.federated._training import Loss
+from wellorder.federated._parameters import Layout
+from wellorder.federated._client_data import ClientData, Store
+from wellorder.federated._batched_models import Loss
 
 BATCH = {"cpu": 1000, "cuda": 5000}
 """Examples measured at once."""
@@ -34,21 +34,12 @@ class Evaluator:
             inputs = inputs.permute(0, 2, 3, 1).contiguous() if store.images else inputs.to(store.dtype)
             self.test = inputs.to(device), torch.from_numpy(np.array(data.test_labels)).to(device)
 
-    def plain(self, examples: Tensor) -> Tensor:
-        """Training inputs as they are: neither cropped nor flipped; images channels last."""
-        rows = self.store.inputs[examples]
-        if not self.store.images:
-            return rows
-        if self.store.augment:
-            rows = rows[..., MARGIN:-MARGIN, MARGIN:-MARGIN, :]
-        return self.store.normalised(rows)
-
     @torch.no_grad()
     def measure(self, server: Tensor) -> dict[str, float]:
         """Loss and accuracy on both sets; NaN where there is no test set, or no labels to be right about."""
         named = self.layout.views(server)
         parts = [
-            self._sums(named, self.plain(part), self.store.labels[part])
+            self._sums(named, self.store.plain(part), self.store.labels[part])
             for part in self.train.split(self.batch)
         ]
         train = torch.stack(parts).sum(dim=0) / len(self.train)

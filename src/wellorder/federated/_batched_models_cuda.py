@@ -1,6 +1,6 @@
 """Triton kernels for CUDA: each lane's own convolution without ever writing its patches, and fused pooling.
 
-The twins of these in plain torch are in `wellorder.federated._stacked`; both compute the same.
+The twins of these in plain torch are in `wellorder.federated._batched_models`; both compute the same.
 """
 # mypy: ignore-errors
 # ruff: noqa: N803, E741, D403, PIE808  (kernels are written in Triton's language, sizes in capitals)
@@ -137,7 +137,7 @@ def _unpool(dy, y, argmax, dx, dz, total, high, wide, C: tl.constexpr, BLOCK: tl
 
 def serves(x: Tensor, out: int) -> bool:
     """Whether the kernels take these inputs and so many output channels: a power of two, 16 or more."""
-    known = x.is_cuda and triton is not None and x.dtype in (torch.float32, torch.bfloat16)
+    known = triton is not None and x.dtype in (torch.float32, torch.bfloat16)
     return known and out >= 16 and out & (out - 1) == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -24,29 +25,38 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """d, the number of parameters."""
         return sum(prod(shape) for shape in self.shapes)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The place that each parameter takes, its gap included."""
         return tuple(-(-prod(shape) // ALIGN) * ALIGN for shape in self.shapes)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The length of a row: whole blocks, so that long products can be cut into equal parts."""
         return -(-sum(self.sizes) // BLOCK) * BLOCK if self.dim > BLOCK else sum(self.sizes)
 
+    @cached_property
+    def _cuts(self) -> tuple[tuple[str, int, int, tuple[int, ...]], ...]:
+        """Each parameter's name, first place, numbers and shape."""
+        starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+        counts = [prod(shape) for shape in self.shapes]
+        return tuple(zip(self.names, starts, counts, self.shapes, strict=True))
+
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows (…, width) as named parameters (…, *shape), sharing memory; autograd passes through."""
-        *parts, _ = rows.split([*self.sizes, self.width - sum(self.sizes)], dim=-1)
-        named = {}
-        for name, part, shape in zip(self.names, parts, self.shapes, strict=True):
-            own = part if prod(shape) == part.shape[-1] else part[..., : prod(shape)]
-            named[name] = own.unflatten(-1, shape) if shape else own[..., 0]
-        return named
+        return {
+            name: rows.narrow(-1, start, count).unflatten(-1, shape) if shape else rows[..., start]
+            for name, start, count, shape in self._cuts
+        }
+
+    def leaves(self, rows: Tensor) -> dict[str, Tensor]:
+        """The same views as leaves of autograd: they follow when ``rows`` are moved in place."""
+        return {name: view.detach().requires_grad_() for name, view in self.views(rows).items()}
 
     def flat(self, parameters: dict[str, Tensor]) -> Tensor:
         """One row of float64 from named parameters."""

@@ -1,24 +1,28 @@
-"""Which clients can be reached when: always, by day and night, at random, or by a trace."""
+"""Availability: which clients can be reached when; always, by day and night, at random, or by a trace."""
 
 from __future__ import annotations
 
 import csv
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._order import Order
-from wellorder.federated._counter import key_of, uniforms_at
+from wellorder._order import Order, describe
+from wellorder._kernels.random_bits import key_of, uniforms_at
 
 Mask = npt.NDArray[np.bool_]
 
 
 class Availability(Protocol):
-    """A frozen rule: who can be reached in a round, counted from the run's first."""
+    """A frozen rule: who can be reached in a round, counted from the run's first.
+
+    Rules that are equal must answer alike: runs that are trained together share one.
+    """
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:
         """Whether each of ``units`` can be reached in round ``turn``."""
@@ -37,6 +41,7 @@ class Always:
 class Diurnal:
     """Clients live in ``groups`` time zones; each is awake for a part of a day of ``period`` rounds.
 
+    >>> from wellorder.federated import Diurnal
     >>> Diurnal(groups=2, period=10, awake=0.5).reachable(np.arange(4), turn=3, seed=0)
     array([ True, False,  True, False])
     """
@@ -70,15 +75,16 @@ class DropOut:
         return np.asarray(uniforms_at(key_of(seed, turn, "availability"), units) >= self.probability)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Trace:
     """Waking times from a CSV file ``client,first,last``: rounds first..last, the whole repeated for ever.
 
     A client that the file does not name can never be reached. The period is the largest ``last`` plus one.
+    The file is read at once; two traces are equal if they hold the same times, wherever they were read from.
     """
 
-    path: str | os.PathLike[str]
-    spans: npt.NDArray[np.int64] = field(init=False, repr=False)
+    path: str | os.PathLike[str] = field(compare=False)
+    spans: tuple[tuple[int, int, int], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = []
@@ -88,18 +94,26 @@ class Trace:
                     continue
                 try:
                     client, first, last = (int(cell) for cell in row)
-                    rows.append((client, first, last))
                 except ValueError:
                     raise ValueError(f"{self.path}, line {number}: {row} is not client,first,last") from None
                 if client < 0 or not 0 <= first <= last:
                     raise ValueError(
                         f"{self.path}, line {number}: {row}: pass client >= 0 and 0 <= first <= last"
                     )
+                rows.append((client, first, last))
         if not rows:
             raise ValueError(f"{self.path} names no client; give lines client,first,last")
-        object.__setattr__(self, "spans", np.array(rows, np.int64))
+        object.__setattr__(self, "spans", tuple(sorted(rows)))
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.int64]:
+        return np.array(self.spans, np.int64)
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:  # noqa: ARG002
-        clock = turn % (int(self.spans[:, 2].max()) + 1)
-        awake = self.spans[(self.spans[:, 1] <= clock) & (clock <= self.spans[:, 2]), 0]
+        clock = turn % (int(self._table[:, 2].max()) + 1)
+        awake = self._table[(self._table[:, 1] <= clock) & (clock <= self._table[:, 2]), 0]
         return np.isin(units, awake)
+
+    def content(self) -> str:
+        """The times themselves in one line, for those who compare runs by what was in their files."""
+        return f"Trace of {describe(self.spans)}"

@@ -1,4 +1,4 @@
-"""The clients' data, and its place on the device."""
+"""The clients' data: who holds what, and its place on the device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellorder.federated._data import Dataset
-from wellorder.federated._partition import Partition
+from wellorder._datasets.files import Dataset
+from wellorder._datasets.partitions import Partition
 
 MARGIN = 4
 """Pixels added on each side before a random crop."""
@@ -85,6 +85,15 @@ class Store:
     def normalised(self, pixels: Tensor) -> Tensor:
         """Bytes as numbers of mean 0 and deviation 1, channel by channel (the last axis)."""
         return (pixels.to(self.dtype) - self.mean) * self.scale
+
+    def plain(self, examples: Tensor) -> Tensor:
+        """Training inputs as they are: neither cropped nor flipped; images channels last."""
+        rows = self.inputs[examples]
+        if not self.images:
+            return rows
+        if self.augment:
+            rows = rows[..., MARGIN:-MARGIN, MARGIN:-MARGIN, :]
+        return self.normalised(rows)
 
     def gather(self, examples: Tensor, codes: Tensor | None) -> Tensor:
         """Inputs of ``examples`` (…), images channels last; ``codes`` (…, 3) says how to crop and flip."""

@@ -1,4 +1,4 @@
-"""The models of the experiments, by name."""
+"""The networks of the experiments, by name. The only file of this package that imports torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def logistic(channels: int, size: int, classes: int) -> nn.Sequential:
+def logistic(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Sequential:
     """Multinomial logistic regression on the pixels."""
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, classes))
 
 
-def lenet(channels: int, size: int, classes: int) -> nn.Sequential:
+def lenet(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
     """LeNet: two 5×5 convolutions of 6 and 16 channels, then 120-84 (62,006 parameters on CIFAR-10)."""
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
@@ -38,7 +38,7 @@ def lenet(channels: int, size: int, classes: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def cnn(channels: int, size: int, classes: int) -> nn.Sequential:
+def cnn(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
     """The paper's CNN: two 5×5 convolutions of 64 channels, then 384-192 (797,962 parameters on CIFAR-10)."""
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
@@ -49,34 +49,35 @@ def cnn(channels: int, size: int, classes: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def resnet10(channels: int, size: int, classes: int) -> nn.Sequential:  # noqa: ARG001
+def resnet10(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:  # noqa: ARG001
     """The paper's ResNet-10: one block a stage, widths 64–512, no normalisation (4,897,482 parameters)."""
     return _resnet(channels, classes, lambda _: [])
 
 
-def resnet10_groupnorm(channels: int, size: int, classes: int) -> nn.Sequential:  # noqa: ARG001
+def resnet10_groupnorm(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:  # noqa: ARG001
     """ResNet-10 with GroupNorm of 32 groups after each convolution."""
     return _resnet(channels, classes, lambda width: [nn.GroupNorm(32, width)])
 
 
-MODELS: dict[str, Callable[[int, int, int], nn.Sequential]] = {
+NETWORKS: dict[str, Callable[[int, int, int], nn.Sequential]] = {
     "logistic": logistic,
     "lenet": lenet,
     "cnn": cnn,
     "resnet10": resnet10,
     "resnet10_groupnorm": resnet10_groupnorm,
 }
-"""Each takes (channels, side of the square image, classes)."""
+"""The networks by name; each takes (channels, side of the square image, classes)."""
 
 
-def build(name: str, *, channels: int, size: int, classes: int, seed: int = 0) -> nn.Sequential:
-    """Make a model by name, its first weights drawn from ``seed`` alone.
+def network(name: str, *, channels: int, size: int, classes: int, seed: int = 0) -> nn.Sequential:
+    """Make a network of `NETWORKS` by name, its first weights drawn from ``seed`` alone.
 
-    >>> sum(p.numel() for p in build("cnn", channels=3, size=32, classes=10).parameters())
+    >>> from wellorder.federated import network
+    >>> sum(p.numel() for p in network("cnn", channels=3, size=32, classes=10).parameters())
     797962
     """
-    if name not in MODELS:
-        raise ValueError(f"model={name!r}: pass one of {', '.join(MODELS)}, or an nn.Module of your own")
+    if name not in NETWORKS:
+        raise ValueError(f"model={name!r}: pass one of {', '.join(NETWORKS)}, or an nn.Module of your own")
     smallest = {"lenet": 16, "cnn": 16}.get(name, 1)
     if size < smallest:
         raise ValueError(
@@ -85,7 +86,7 @@ def build(name: str, *, channels: int, size: int, classes: int, seed: int = 0) -
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng(seed, 0, "weights").integers(2**62)))
-        return MODELS[name](channels, size, classes)
+        return NETWORKS[name](channels, size, classes)
 
 
 def _resnet(channels: int, classes: int, norm: Callable[[int], list[nn.Module]]) -> nn.Sequential:

@@ -19,15 +19,15 @@ def snapshot(layer: Any) -> dict[str, Any]:
     return {name: _text(value) or value for name, value in vars(layer).items() if name not in MODEL}
 
 
-def remembered(layer: Any, before: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]]:
+def remembered(layer: Any, before: Mapping[str, Any]) -> dict[str, Any]:
     """All arrays of an object, and the plain values that differ from its `snapshot`; refuses other changes.
 
     >>> class Momentum: pass
     >>> layer = Momentum(); layer.rate, layer.norm, layer.vector = 0.1, 1.0, None
     >>> before = snapshot(layer)
     >>> layer.norm, layer.vector = 0.5, [np.ones(2)]
-    >>> arrays, facts = remembered(layer, before)
-    >>> arrays, facts["plain"]
+    >>> learnt = remembered(layer, before)
+    >>> learnt["arrays"], learnt["plain"]
     ({'vector/0': array([1., 1.])}, {'norm': 0.5})
     """
     arrays: Arrays = {}
@@ -48,19 +48,19 @@ def remembered(layer: Any, before: Mapping[str, Any]) -> tuple[Arrays, dict[str,
                 f"inner: {kind}.{name} has become a {type(value).__name__}, which state=… cannot save; "
                 "keep it in NumPy arrays (or a list or dict of them) or plain numbers, or leave out state"
             )
-    return arrays, {"kind": type(layer).__name__, "kinds": kinds, "plain": plain}
+    return {"kind": type(layer).__name__, "kinds": kinds, "plain": plain, "arrays": arrays}
 
 
-def recall(layer: Any, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None:
+def recall(layer: Any, learnt: Mapping[str, Any]) -> None:
     """Give an object back what `remembered` found."""
-    kind = type(layer).__name__
-    if facts["kind"] != kind:
-        raise ValueError(f"inner: {kind}, but the state was saved with {facts['kind']}; pass that strategy")
-    for name, how in facts["kinds"].items():
+    kind, arrays = type(layer).__name__, learnt["arrays"]
+    if learnt["kind"] != kind:
+        raise ValueError(f"inner: {kind}, but the state was saved with {learnt['kind']}; pass that strategy")
+    for name, how in learnt["kinds"].items():
         parts = {k.removeprefix(f"{name}/"): v for k, v in arrays.items() if k.startswith(f"{name}/")}
         many = {"dict": parts, "list": list(parts.values()), "tuple": tuple(parts.values())}
         setattr(layer, name, many[how] if how in many else parts["0"])
-    for name, value in facts["plain"].items():
+    for name, value in learnt["plain"].items():
         setattr(layer, name, value)
 
 

@@ -1,23 +1,22 @@
-"""Who holds what: the examples of each client, as data."""
+"""Partitions: which examples each client holds."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from wellorder._order import frozen, rng
-from wellorder._saving import write_whole
+from wellorder._saving import load_state, save_state
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Client c holds ``examples[starts[c] : starts[c + 1]]``."""
+    """Who holds what: client c holds ``examples[starts[c] : starts[c + 1]]``."""
 
     examples: Ints = field(repr=False)
     starts: Ints = field(repr=False)
@@ -54,27 +53,25 @@ class Partition:
         return np.bincount(owner * width + marks, minlength=self.n * width).reshape(self.n, width)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write both arrays as .npz; the file appears whole or not at all."""
-
-        def fill(beside: Path) -> None:
-            with beside.open("wb") as file:
-                np.savez_compressed(file, examples=self.examples, starts=self.starts)
-
-        write_whole(path, fill)
+        """Write both arrays into an npz file, whole or not at all."""
+        save_state(path, {"examples": self.examples, "starts": self.starts})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as arrays:
-            return cls(frozen(arrays["examples"]), frozen(arrays["starts"]))
+        saved = load_state(path)
+        if set(saved) != {"examples", "starts"}:
+            raise ValueError(f"{os.fspath(path)!r} holds no partition; pass a file that Partition.save wrote")
+        return cls(frozen(saved["examples"]), frozen(saved["starts"]))
 
 
-def shards(labels: npt.ArrayLike, clients: int, *, each: int = 1, seed: int = 0) -> Partition:
+def label_shards(labels: npt.ArrayLike, clients: int, *, each: int = 1, seed: int = 0) -> Partition:
     """Sort by label, cut into ``clients * each`` equal shards, and deal ``each`` to every client.
 
     ``each=1`` is the paper's partition (about one label a client); ``each=2``, dealt at random, is McMahan's.
 
-    >>> shards([1, 0, 1, 0, 2, 2], 3).table([1, 0, 1, 0, 2, 2])
+    >>> from wellorder.federated import label_shards
+    >>> label_shards([1, 0, 1, 0, 2, 2], 3).table([1, 0, 1, 0, 2, 2])
     array([[2, 0, 0],
            [0, 2, 0],
            [0, 0, 2]])
@@ -113,6 +110,23 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, *, seed: int = 
         counts[rich], counts[poor] = counts[rich] - 1, 1
     order = np.argsort(owner, kind="stable")
     return Partition(frozen(order), frozen(np.concatenate([[0], np.cumsum(counts)])))
+
+
+def by_client(owners: npt.ArrayLike) -> Partition:
+    """Give each example to the client that ``owners`` names: one name or number an example, sorted.
+
+    For data that come with their owner, such as writers or devices. Client c is the c-th name in sorted order.
+
+    >>> from wellorder.federated import by_client
+    >>> by_client(["bo", "al", "bo", "al", "cy"]).examples
+    array([1, 3, 0, 2, 4])
+    """
+    names = np.asarray(owners)
+    if names.ndim != 1 or not len(names):
+        raise ValueError(f"owners of shape {names.shape}: pass a 1-D array, the owner of each example")
+    _, owner, counts = np.unique(names, return_inverse=True, return_counts=True)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Partition(frozen(np.argsort(owner, kind="stable").astype(np.int64)), frozen(starts))
 
 
 def _partition(groups: list[Ints]) -> Partition:
