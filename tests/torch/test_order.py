@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import GraB, PairGraB
 from wellorder.torch import Exact, ordered
-from wellorder.torch._networks import CNN
+from wellorder._datasets.networks import cnn
 
 
 def gradient(model, x, y):
@@ -80,7 +80,7 @@ def test_three_epochs_of_exact_signals_equal_explicit_gradients(
 def test_three_epochs_of_a_large_cnn_equal_explicit_gradients(policy, deferred, train):
     def model():
         torch.manual_seed(0)
-        return CNN().double()
+        return cnn().double()
 
     gen = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(11, 3, 32, 32, generator=gen).double(), torch.arange(11) % 10)

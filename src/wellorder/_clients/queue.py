@@ -41,6 +41,7 @@ class Queue:
 
     def __init__(self, policy: Policy[Any], seed: int = 0) -> None:
         self.policy, self.seed = policy, seed
+        self._keeps_rows = keeps_of(policy) is Keeps.ROWS
         self.state: Any = None
         self.epoch = -1
         self.generation = 0
@@ -139,7 +140,7 @@ class Queue:
 
         A client whose signal is not finite stays unobserved.
         """
-        if keeps_of(self.policy) is Keeps.ROWS:
+        if self._keeps_rows:
             kept = _kept(rows)
             good = usable(kept)
             self._rows.update({int(c): row for c, row, g in zip(clients, kept, good, strict=True) if g})
@@ -167,7 +168,7 @@ class Queue:
         >>> queue.waiting
         array([1, 0, 2])
         """
-        if keeps_of(self.policy) is Keeps.ROWS:
+        if self._keeps_rows:
             self._show_rows()
         elif self.policy.needs.at_visits():
             self.units[self.state.order] = np.concatenate([self.visited, self.missed])

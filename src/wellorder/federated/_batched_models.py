@@ -46,10 +46,9 @@ class BatchedModel:
 
         What the function returns is valid until it is called again.
         """
-        leaves = self.layout.leaves(lanes)
         constants = {name: p.expand(len(lanes), *p.shape) for name, p in self.constants.items()}
-        flat = torch.zeros_like(lanes)
-        places, variables = [*self.layout.views(flat).values()], [*leaves.values()]
+        leaves, flat, places = self.layout.variables(lanes)
+        variables = [*leaves.values()]
 
         def gradients(inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
             outputs = self.forward({**leaves, **constants}, inputs).flatten(0, 1)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from wellorder._arguments import real_number, whole_number
 from wellorder._clients.availability import Always, Availability
-from wellorder._order import Policy, describe, whole
+from wellorder._order import Policy, describe
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,13 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("step_size", "server_step"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r}: pass a positive number")
+            real_number(name, getattr(self, name), above=0)
         for name in ("epochs", "cohort", "local_steps", "checkpoint_every"):
-            whole(name, getattr(self, name), least=1)
+            whole_number(name, getattr(self, name), least=1)
         for name in ("seed", "evaluate", "train_sample", "sketch"):
-            whole(name, getattr(self, name), least=0)
+            whole_number(name, getattr(self, name), least=0)
         if self.batch is not None:
-            whole("batch", self.batch, least=1)
+            whole_number("batch", self.batch, least=1)
         if not (np.isfinite(self.clip) and self.clip >= 0):
             raise ValueError(f"clip={self.clip!r}: pass the longest gradient allowed, or 0 not to clip")
         for name, choices in (

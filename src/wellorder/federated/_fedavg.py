@@ -10,8 +10,7 @@ from wellorder._arguments import real_number, whole_number
 from wellorder._measure import at_once
 from wellorder._order import Order, Policy
 from wellorder._training import Recorder, Run, moments
-from wellorder.federated._local import FullGradient, Local
-from wellorder.federated._rounds import Rounds
+from wellorder.federated._local_steps import FullGradient, Local, Rounds
 from wellorder.problems._problem import Matrix, Point, Problem, start_of
 
 
@@ -59,6 +58,7 @@ def fedavg(
         `LocalSGD(policy)`, which visits the client's own examples in an order of their own.
 
     >>> from wellorder import PairGraB, RandomReshuffling
+    >>> from wellorder.federated import fedavg
     >>> from wellorder.problems import quadratics
     >>> problem, settings = quadratics(1000), dict(step_size=1e-3, epochs=30, cohort=2, local_steps=5)
     >>> worse = fedavg(problem, RandomReshuffling(), **settings)

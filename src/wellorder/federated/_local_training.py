@@ -80,8 +80,8 @@ class Trainer:
 
     def _alone_at(self, row: Tensor) -> Gradients:
         """One lane by itself; its short batch is really short, which is what saves time on a CPU."""
-        leaves, flat = self.layout.leaves(row), torch.zeros_like(row)
-        places, variables = [*self.layout.views(flat).values()], [*leaves.values()]
+        leaves, flat, places = self.layout.variables(row)
+        variables = [*leaves.values()]
 
         def gradient(inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
             count = int(real.sum())

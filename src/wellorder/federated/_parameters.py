@@ -54,9 +54,15 @@ class Layout:
             for name, start, count, shape in self._cuts
         }
 
-    def leaves(self, rows: Tensor) -> dict[str, Tensor]:
-        """The same views as leaves of autograd: they follow when ``rows`` are moved in place."""
-        return {name: view.detach().requires_grad_() for name, view in self.views(rows).items()}
+    def variables(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
+        """What gradients at ``rows`` are taken in and go to: leaves by name, zeros like the rows, their views.
+
+        The leaves share memory with ``rows`` and follow when those are moved in place, so that all steps of a
+        round can do with one set of views.
+        """
+        leaves = {name: view.detach().requires_grad_() for name, view in self.views(rows).items()}
+        gradients = torch.zeros_like(rows)
+        return leaves, gradients, [*self.views(gradients).values()]
 
     def flat(self, parameters: dict[str, Tensor]) -> Tensor:
         """One row of float64 from named parameters."""

@@ -20,10 +20,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 from flwr.serverapp.strategy import Result, Strategy
 
+from wellorder._arguments import seed_of, whole_number
 from wellorder._clients.federation import Federation, Visit
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Signal, odd_ones, shape_of
-from wellorder._order import Policy, units_of
+from wellorder._order import Policy
 from wellorder._saving import load_state, save_state
 from wellorder.flower._memory import check_memory, recall, remembered, snapshot
 from wellorder.flower._nodes import LOG, Nodes, NodesView
@@ -365,10 +366,9 @@ def _check_settings(
     policy: Policy[Any], cohort: int, seed: int, server_step: float, clients: int | None
 ) -> None:
     """Refuse a policy or numbers with which no federation can run."""
-    units_of(1, seed)  # refuses a seed that is none
+    seed_of(seed)
     for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
-        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"{name}={count!r}: pass a number of clients, an int >= 1")
+        whole_number(name, count, least=1, cure="pass a number of clients")
     if not (np.isfinite(server_step) and server_step > 0):
         raise ValueError(f"server_step={server_step!r}: pass a positive number; 1.0 does not amplify")
     if policy.needs.at_start(0):

@@ -10,11 +10,23 @@ from torch import nn
 import wellorder as wo
 from wellorder import Arbitrary, GraB, PairGraB, RandomReshuffling, ShuffleOnce, Walk
 from wellorder._order import describe
-from wellorder.federated import ClientData, Config, fedavg, simulate, simulate_many
-from wellorder.federated import _rounder as rounder
-from wellorder.federated._availability import Always, Diurnal, DropOut
-from wellorder.federated._counter import bits, key_of
-from wellorder.federated._partition import Partition, dirichlet, shards
+from wellorder._kernels.random_bits import bits, key_of
+from wellorder.federated import (
+    Always,
+    ClientData,
+    Config,
+    Diurnal,
+    DropOut,
+    Partition,
+    Trace,
+    dirichlet,
+    fedavg,
+    label_shards,
+    simulate,
+    simulate_many,
+)
+from wellorder.federated._parameters import layout_of
+from wellorder.federated._simulate import Runs, check_policy
 from wellorder.problems import quadratics
 
 POLICIES = [
@@ -84,7 +96,7 @@ def small_model():
 
 def client_data(clients=13, alpha=None):
     pictures, labels = small_images()
-    split = shards(labels, clients) if alpha is None else dirichlet(labels, clients, alpha)
+    split = label_shards(labels, clients) if alpha is None else dirichlet(labels, clients, alpha)
     return ClientData(pictures, labels, split, pictures[:20], labels[:20], 3, (0.4, 0.6), (0.2, 0.3))
 
 
@@ -204,16 +216,14 @@ JOBS = [
 
 @pytest.mark.parametrize("availability", [Always(), DropOut(0.3)], ids=str)
 @pytest.mark.parametrize("cohort", [3, 4])
-def test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone(monkeypatch, cohort, availability):
+def test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone(cohort, availability):
     data = client_data()
     jobs = [
         (p, settings(seed=s, step_size=g, cohort=cohort, availability=availability, mode="stacked"))
         for p, s, g in JOBS
     ]
     alone = [simulate(small_model(), data, policy, config) for policy, config in jobs]
-    monkeypatch.setattr(rounder, "HOST", ())
-    monkeypatch.setattr(rounder, "NUMBERS", 2000)
-    together = simulate_many(small_model(), data, jobs)
+    together = Runs(small_model(), data, jobs, on_device=True, numbers=2000).train()
     for one, other in zip(alone, together, strict=True):
         assert (one.orders == other.orders).all()
         assert (one.state.order == other.state.order).all()
@@ -223,13 +233,13 @@ def test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone(monkey
         assert clipped == getattr(other.state, "clipped", 0)
 
 
-def test_a_regular_plan_and_a_general_one_balance_alike(monkeypatch):
+def test_a_regular_plan_and_a_general_one_balance_alike():
     data = client_data(12)
-    monkeypatch.setattr(rounder, "HOST", ())
-    regular = simulate(small_model(), data, PairGraB(), settings())
-    always_up = settings(availability=DropOut(0.0))
-    general = simulate(small_model(), data, PairGraB(), always_up)
-    monkeypatch.undo()
+
+    def on_device(config):
+        return Runs(small_model(), data, [(PairGraB(), config)], on_device=True).train()[0]
+
+    regular, general = on_device(settings()), on_device(settings(availability=DropOut(0.0)))
     host = simulate(small_model(), data, PairGraB(), settings())
     assert (regular.orders == general.orders).all()
     assert (regular.orders == host.orders).all()
@@ -330,11 +340,12 @@ def test_bad_settings_are_refused_before_training(make, message):
         simulate(small_model(), client_data(), RandomReshuffling(), make())
 
 
-def test_policies_that_keep_every_signal_are_refused_where_that_is_unaffordable(monkeypatch):
-    monkeypatch.setattr("wellorder.federated._admission.MEMORY", 10_000)
+def test_policies_that_keep_every_signal_are_refused_where_that_is_unaffordable():
+    width = layout_of(small_model()).width
     for policy in (wo.GraBProto(), wo.NicePermutation(), wo.Greedy()):
         with pytest.raises(ValueError, match=r"keeps every client's signal.*use PairGraB, or pass sketch"):
-            simulate(small_model(), client_data(), policy, settings())
+            check_policy(policy, settings(), 13, width, memory=10_000)
+        check_policy(policy, settings(sketch=64), 13, width, memory=10_000)
     simulate(small_model(), client_data(), wo.GraBProto(), settings(sketch=64, epochs=1))
 
 
@@ -367,7 +378,7 @@ def small_federation():
     draw = np.random.default_rng(0)
     x = draw.standard_normal((24, 4))
     y = (x[:, 0] > 0).astype(int)
-    return ClientData(x, y, shards(y, 6))
+    return ClientData(x, y, label_shards(y, 6))
 
 
 def net(*layers):

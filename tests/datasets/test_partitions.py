@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from wellorder.federated import _partition as partition
-from wellorder.federated._counter import bits, key_of, uniforms_at
+from wellorder import federated as partition
+from wellorder._kernels.random_bits import bits, key_of, uniforms_at
 
 LABELS = np.random.default_rng(0).integers(0, 10, 1037)
 MAKERS = {
-    "one label": lambda seed: partition.shards(LABELS, 40, seed=seed),
-    "two shards": lambda seed: partition.shards(LABELS, 40, each=2, seed=seed),
+    "one label": lambda seed: partition.label_shards(LABELS, 40, seed=seed),
+    "two shards": lambda seed: partition.label_shards(LABELS, 40, each=2, seed=seed),
     "iid": lambda seed: partition.iid(LABELS, 40, seed=seed),
     "dirichlet": lambda seed: partition.dirichlet(LABELS, 40, 0.1, seed=seed),
 }
@@ -35,9 +35,9 @@ def test_every_example_is_dealt_once_and_the_seed_decides(name, tmp_path):
 
 def test_the_papers_partition_gives_each_client_about_one_label():
     labels = np.repeat(np.arange(10), 5000)
-    made = partition.shards(np.random.default_rng(1).permutation(labels), 1000)
+    made = partition.label_shards(np.random.default_rng(1).permutation(labels), 1000)
     assert (made.sizes == 50).all()
-    table = partition.shards(labels, 1000).table(labels)
+    table = partition.label_shards(labels, 1000).table(labels)
     assert ((table > 0).sum(axis=1) == 1).all()
 
 
@@ -54,8 +54,8 @@ def test_small_alpha_concentrates_labels_and_leaves_nobody_empty():
 
 def test_bad_partitions_are_refused():
     for call, message in (
-        (lambda: partition.shards(LABELS, 0), "clients=0"),
-        (lambda: partition.shards(LABELS, 2000), "pass fewer"),
+        (lambda: partition.label_shards(LABELS, 0), "clients=0"),
+        (lambda: partition.label_shards(LABELS, 2000), "pass fewer"),
         (lambda: partition.dirichlet(LABELS, 4, 0.0), "alpha=0.0"),
         (lambda: partition.iid(LABELS.astype(float), 4), "1-D array of ints"),
         (lambda: partition.Partition(np.arange(3), np.array([0, 3, 3])), "at least one example"),

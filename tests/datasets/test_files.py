@@ -8,8 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from wellorder.federated import _data as data
-from wellorder.federated import _download as download
+from wellorder._datasets import files as data
 
 
 def idx(array):
@@ -148,13 +147,13 @@ def test_a_folder_without_the_files_names_what_it_looked_for(tmp_path):
 
 def test_a_download_is_checked_before_a_file_gets_its_name(tmp_path, monkeypatch):
     packed = gzip.compress(idx(np.arange(5)))
-    monkeypatch.setattr(download, "_get", lambda url: packed)
+    monkeypatch.setattr(data, "_get", lambda url: packed)
     with pytest.raises(ValueError, match="checksum differs"):
-        download.fetch("mnist", tmp_path)
+        data.fetch("mnist", tmp_path)
     assert not list(tmp_path.iterdir())
-    sums = dict.fromkeys(download.CHECKSUMS["mnist"], hashlib.sha256(packed).hexdigest())
-    monkeypatch.setitem(download.CHECKSUMS, "mnist", sums)
-    download.fetch("mnist", tmp_path)
+    sums = dict.fromkeys(data.CHECKSUMS["mnist"], hashlib.sha256(packed).hexdigest())
+    monkeypatch.setitem(data.CHECKSUMS, "mnist", sums)
+    data.fetch("mnist", tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(sums)
 
 
@@ -166,10 +165,10 @@ def test_an_archive_gives_only_the_files_that_belong_to_it(tmp_path, monkeypatch
             member.size = 3
             archive.addfile(member, io.BytesIO(b"abc"))
     raw = stream.getvalue()
-    monkeypatch.setattr(download, "_get", lambda url: raw)
-    monkeypatch.setitem(download.ARCHIVES, "cifar100", ("https://example.org", hashlib.md5(raw).hexdigest()))
+    monkeypatch.setattr(data, "_get", lambda url: raw)
+    monkeypatch.setitem(data.ARCHIVES, "cifar100", ("https://example.org", hashlib.md5(raw).hexdigest()))
     home = tmp_path / "a" / "b"
-    download.fetch("cifar100", home)
+    data.fetch("cifar100", home)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.bin")) == [
         "a/b/test.bin",
         "a/b/train.bin",
@@ -180,5 +179,5 @@ def test_reading_data_needs_no_torch(tmp_path):
     import subprocess
     import sys
 
-    code = "import sys, wellorder.federated, wellorder.federated._data; sys.exit('torch' in sys.modules)"
+    code = "import sys, wellorder.federated; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from wellorder.federated._layout import layout_of
-from wellorder.federated._models import MODELS, Residual, build
-from wellorder.federated._stacked import stack
+from wellorder._datasets.networks import NETWORKS, Residual, network
+from wellorder.federated._batched_models import stack
+from wellorder.federated._parameters import layout_of
 
 
 def count(name, channels=3, size=32, classes=10):
-    return sum(p.numel() for p in build(name, channels=channels, size=size, classes=classes).parameters())
+    return sum(p.numel() for p in network(name, channels=channels, size=size, classes=classes).parameters())
 
 
 def test_parameter_counts_are_the_published_ones():
@@ -24,7 +24,7 @@ def test_first_weights_depend_on_the_seed_alone():
     torch.manual_seed(1)
     before = torch.rand(1)
     torch.manual_seed(1)
-    first, again, other = (build("lenet", channels=1, size=28, classes=10, seed=s) for s in (3, 3, 4))
+    first, again, other = (network("lenet", channels=1, size=28, classes=10, seed=s) for s in (3, 3, 4))
     assert torch.equal(torch.rand(1), before)
     assert torch.equal(first[0].weight, again[0].weight)
     assert not torch.equal(first[0].weight, other[0].weight)
@@ -32,9 +32,9 @@ def test_first_weights_depend_on_the_seed_alone():
 
 def test_unknown_names_and_tiny_images_are_refused():
     with pytest.raises(ValueError, match=r"model='vgg': pass one of logistic, lenet"):
-        build("vgg", channels=3, size=32, classes=10)
+        network("vgg", channels=3, size=32, classes=10)
     with pytest.raises(ValueError, match="too small for cnn"):
-        build("cnn", channels=3, size=8, classes=10)
+        network("cnn", channels=3, size=8, classes=10)
 
 
 def odd_one():
@@ -46,13 +46,13 @@ def odd_one():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*MODELS, "odd"])
+@pytest.mark.parametrize("name", [*NETWORKS, "odd"])
 def test_stacked_lanes_equal_each_model_by_itself(name):
     size = {"resnet10": 9, "resnet10_groupnorm": 9, "odd": 15}.get(name, 20)
     lanes, batch = 3, 2
     torch.manual_seed(0)
     models = [
-        (odd_one() if name == "odd" else build(name, channels=3, size=size, classes=4, seed=i)).double()
+        (odd_one() if name == "odd" else network(name, channels=3, size=size, classes=4, seed=i)).double()
         for i in range(lanes)
     ]
     layout = layout_of(models[0])
@@ -72,7 +72,7 @@ def test_stacked_lanes_equal_each_model_by_itself(name):
 
 
 def test_half_precision_is_close():
-    model = build("cnn", channels=3, size=20, classes=4)
+    model = network("cnn", channels=3, size=20, classes=4)
     layout = layout_of(model)
     flat = layout.flat(dict(model.named_parameters())).float()[None]
     x = torch.randn(1, 2, 20, 20, 3)
@@ -86,7 +86,7 @@ def test_unknown_layers_are_left_to_vmap():
 
 
 def test_a_row_gives_the_parameters_back():
-    model = build("lenet", channels=1, size=28, classes=10)
+    model = network("lenet", channels=1, size=28, classes=10)
     layout = layout_of(model)
     row = layout.flat(dict(model.named_parameters()))
     for name, array in layout.named(row).items():

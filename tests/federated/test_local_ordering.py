@@ -7,18 +7,18 @@ from torch import nn
 
 import wellorder as wo
 from wellorder import IncrementalGradient, PairGraB, RandomReshuffling, ShuffleOnce
+from wellorder._kernels.random_bits import bits, key_of
 from wellorder._order import rng
-from wellorder.federated import ClientData, Config, simulate
-from wellorder.federated._batches import shape_of
-from wellorder.federated._counter import bits, key_of
-from wellorder.federated._inner import Inner
-from wellorder.federated._partition import shards
+from wellorder.federated import ClientData, Config, label_shards, simulate
+from wellorder.federated._local_ordering import LocalOrdering
+from wellorder.federated._minibatches import shape_of
+from wellorder.federated._simulate import check_policy
 
 
 def regression(n=60, clients=6):
     draw = np.random.default_rng(0)
     x, y = draw.standard_normal((n, 5)), draw.integers(0, 3, n)
-    return ClientData(x, y, shards(y, clients))
+    return ClientData(x, y, label_shards(y, clients))
 
 
 def linear():
@@ -41,11 +41,14 @@ def settings(**changes):
 
 
 def naive(model, data, policy, local, config):
-    """Lists and loops: a state for each client, missed mini-batches first in the next visit."""
+    """Lists and loops: a state for each client, missed mini-batches first in the next visit.
+
+    The policy's units are mini-batches; those of a policy that watches are whoever came at its steps.
+    """
     weight, bias = (p.detach().clone() for p in model.parameters())
     n = data.partition.n
     state, seeds = policy.init(n, seed=config.seed), rng(config.seed, 0, "clients").integers(2**62, size=n)
-    own = {}
+    own, lines, stands = {}, {}, {}
     for _ in range(config.epochs):
         for at in range(0, n, config.cohort):
             cohort, ends, signals = state.order[at : at + config.cohort], [], []
@@ -57,7 +60,9 @@ def naive(model, data, policy, local, config):
                 batches = [examples[i : i + config.batch] for i in range(0, len(examples), config.batch)]
                 if client not in own:
                     own[client] = local.init(len(batches), seed=int(seeds[client]))
-                order = own[client].order.tolist()
+                    lines[client] = own[client].order.tolist()
+                    stands[client] = list(range(len(batches)))
+                order = lines[client]
                 w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
                 for step in range(config.local_steps):
                     turn = order[step % len(order)]
@@ -68,13 +73,16 @@ def naive(model, data, policy, local, config):
                     grads = torch.autograd.grad(nn.functional.cross_entropy(x @ w.T + b, y), [w, b])
                     if step < len(order) and local.needs.at_visits():
                         row = torch.cat([g.ravel() for g in grads])[None].numpy()
-                        own[client] = local.observe(own[client], [turn], row)
+                        own[client] = local.observe(own[client], [own[client].order[step]], row)
                     w = (w - config.step_size * grads[0]).detach().requires_grad_()
                     b = (b - config.step_size * grads[1]).detach().requires_grad_()
-                after = local.advance(own[client])
+                if local.needs.at_visits():
+                    for unit, turn in zip(own[client].order, order, strict=True):
+                        stands[client][unit] = turn
+                own[client] = local.advance(own[client])
                 unseen = order[config.local_steps :]
-                plan = unseen + [u for u in after.order.tolist() if u not in unseen]
-                own[client] = type(after)(**{**after.__dict__, "order": np.array(plan, np.int32)})
+                wanted = [stands[client][unit] for unit in own[client].order]
+                lines[client] = unseen + [turn for turn in wanted if turn not in unseen]
                 ends.append((w.detach(), b.detach()))
                 signals.append(
                     torch.cat([(weight - w.detach()).ravel(), bias - b.detach()]) / config.step_size
@@ -110,28 +118,30 @@ def test_local_order_does_not_move_the_clients_order():
     assert (runs[0].orders == runs[2].orders).all()
 
 
-def test_no_mini_batch_starves():
+@pytest.mark.parametrize("policy", [PairGraB(), wo.Herding(), RandomReshuffling()], ids=str)
+def test_no_mini_batch_starves(policy):
     sizes = np.array([50, 20])
-    inner = Inner(PairGraB(), sizes, shape_of(sizes.tolist(), 4, 5), seed=0)
+    local = LocalOrdering(policy, sizes, shape_of(sizes.tolist(), 4, 5), seed=0)
     draw = np.random.default_rng(0)
     visits = np.zeros(10, int)
     for _ in range(30):
-        inner.places(0)
+        local.places(0)
+        visits[local.queues[0].next(4)] += 1
         for step in range(4):
-            visits[inner.states[0].order[step]] += 1
-            inner.see(0, step, draw.standard_normal(3))
-        inner.leave(0)
+            local.see(0, step, draw.standard_normal(3))
+        local.leave(0)
     assert visits.min() >= 10
 
 
 def test_a_visit_that_is_one_pass_uses_every_example_once():
     sizes = np.array([17])
-    inner = Inner(IncrementalGradient(), sizes, shape_of([17], 4, 5), seed=3)
-    places, real = inner.places(0)
+    local = LocalOrdering(IncrementalGradient(), sizes, shape_of([17], 4, 5), seed=3)
+    places, real = local.places(0)
     assert sorted(places[real]) == list(range(17))
 
 
-def test_local_means_for_every_client_are_refused_where_unaffordable(monkeypatch):
-    monkeypatch.setattr("wellorder.federated._admission.MEMORY", 100)
+def test_local_means_for_every_client_are_refused_where_unaffordable():
+    config = settings(local=wo.GraB())
     with pytest.raises(ValueError, match="use PairGraB, which keeps none"):
-        simulate(linear(), regression(), RandomReshuffling(), settings(local=wo.GraB()))
+        check_policy(RandomReshuffling(), config, 6, 24, memory=100)
+    check_policy(RandomReshuffling(), settings(local=PairGraB()), 6, 24, memory=100)

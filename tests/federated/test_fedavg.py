@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import wellorder as wo
 from wellorder.federated import FullGradient, LocalSGD, clients, fedavg
-from wellorder.federated._rounds import Rounds, loop_rounds, rounds
+from wellorder.federated._local_steps import Rounds, loop_rounds, rounds
 from wellorder.problems import logistic, quadratics
 
 POLICIES = [
@@ -251,7 +251,7 @@ def test_clients_average_their_examples():
         ({"server_step": 0.0}, "server_step=0.0"),
         ({"step_size": -1.0}, "step_size=-1.0"),
         ({"epochs": 0}, "epochs=0"),
-        ({"local": LocalSGD(wo.PairGraB())}, "wellorder.federated._clients"),
+        ({"local": LocalSGD(wo.PairGraB())}, r"wellorder\.federated\.clients"),
     ],
 )
 def test_impossible_settings_are_refused(wrong, message):
