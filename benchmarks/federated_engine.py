@@ -14,14 +14,14 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import nn
-
-from benchmarks.timing import cpu_seconds
-from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated import ClientData, paper
 from wellorder.federated._engine import Engine
 from wellorder.federated._partition import shards
 from wellorder.federated._plan import Epoch, side_by_side
 from wellorder.federated._training import cross_entropy
+
+from benchmarks.timing import cpu_seconds
+from wellorder import PairGraB, RandomReshuffling
+from wellorder.federated import ClientData, paper
 
 ROUNDS = 1
 

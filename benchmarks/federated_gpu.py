@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-from wellorder import PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.federated import _stacked as stacked
-from wellorder.federated import paper, simulate_many
 from wellorder.federated._data import Dataset, cifar10
 from wellorder.federated._engine import Engine, _precision
 from wellorder.federated._partition import shards
 from wellorder.federated._store import ClientData, federate
 from wellorder.federated._training import cross_entropy
+
+from wellorder import PairGraB, RandomReshuffling, ShuffleOnce
+from wellorder.federated import _stacked as stacked
+from wellorder.federated import paper, simulate_many
 
 POLICIES = {"FL-RR": RandomReshuffling(), "FL-OP": ShuffleOnce(), "FL-GraB": PairGraB()}
 FLOPS = 70.5e9

@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from wellorder.federated._models import build
 
 from benchmarks.federated_engine import PlainLoop, Rounds, made_up
 from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated._models import build
 
 COHORT, STEPS, BATCH = 10, 5, 16
 WARM, TURNS = 2, 9

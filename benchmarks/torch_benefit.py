@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.torch import ordered
 from wellorder._datasets import files
+from wellorder.torch import ordered
 from wellorder.torch._training import RECIPES, Split, loader_of, one_epoch, optimizer_of, train
 
 POLICIES = {

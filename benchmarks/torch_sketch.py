@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, Block, mlp
 
 from wellorder import Herding, PairGraB
-from wellorder._order import rng, shuffled
-from wellorder.torch._layers import Layer, factors, survey
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet
+from wellorder._order import rng, shuffled
+from wellorder.torch._layers import Layer, factors, survey
 from wellorder.torch._sketching import Sketch, SketchSource
 
 CHUNK = 128

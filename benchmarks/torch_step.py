@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, ResNet, mlp
 
 from wellorder import Herding, PairGraB
-from wellorder.torch import ordered
 from wellorder._datasets.networks import cnn, lenet
+from wellorder.torch import ordered
 
 KEEP = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),

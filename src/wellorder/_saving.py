@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all (written beside, flushed, renamed), and the one format of saved state.
+"""Files that appear whole or not at all: written beside, flushed, renamed; and the one format of saved state.
 
-A state is a tree of dictionaries with NumPy arrays, numbers, strings and lists of them at its ends. Its file is
-an npz of plain arrays, so that ``numpy.load`` can look into it; nothing in it is ever unpickled.
+A state is a tree of dictionaries with NumPy arrays, numbers, strings and lists of them at its ends. Its file
+is an npz of plain arrays, so that ``numpy.load`` can look into it; nothing in it is ever unpickled.
 """
 
 from __future__ import annotations
@@ -97,9 +97,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, OSError, EOFError) as error:
-        raise ValueError(
-            f"{os.fspath(path)!r} cannot be read ({error}); delete it to start anew"
-        ) from error
+        raise ValueError(f"{os.fspath(path)!r} cannot be read ({error}); delete it to start anew") from error
     return tree
 
 
@@ -143,7 +141,9 @@ def _checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
     for name in sorted(arrays):
         array = arrays[name]
         head = f"{name} {array.dtype.str} {array.shape}".encode()
-        total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), zlib.crc32(head, total))
+        total = zlib.crc32(
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, zlib.crc32(head, total)
+        )
     return total
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from wellorder import Arbitrary, IncrementalGradient, PairGraB
+from wellorder._clients.queue import Queue, plan_epoch
 from wellorder._order import shuffled
-from wellorder.federated._availability import Always, Diurnal, DropOut, Trace
-from wellorder.federated._turns import Turns
+from wellorder.federated import Always, Diurnal, DropOut, Trace
 
 
 def slow_epoch(order, late, cohort, up, turn):
@@ -23,16 +24,10 @@ def slow_epoch(order, late, cohort, up, turn):
     return rounds, queue, turn
 
 
-def fast_epoch(order, late, cohort, availability, seed, turn):
-    turns, rounds = Turns(order, late, cohort, availability, seed), []
-    while len(turns.missed):
-        chosen = turns.take(turn)
-        if not len(chosen) and rounds:
-            break
-        turn += 1
-        if len(chosen):
-            rounds.append(chosen.tolist())
-    return rounds, turns, turn
+def planned(queue, cohort, availability, turn):
+    """The rounds of the queue's epoch as lists, and the turn after them."""
+    rounds, after = plan_epoch(queue, cohort, availability, turn)
+    return [row[:count].tolist() for row, count in zip(rounds.clients, rounds.counts, strict=True)], after
 
 
 def some_availability(draw, n, tmp_path, case):
@@ -55,10 +50,12 @@ def test_a_thousand_random_settings_visit_exactly_who_can_be_reached(tmp_path):
         n = int(draw.integers(1, 40))
         cohort, seed = int(draw.integers(1, n + 1)), int(draw.integers(100))
         rule = some_availability(draw, n, tmp_path, case)
-        turn, late, since = 0, np.empty(0, np.int32), np.zeros(n, int)
+        queue = Queue(Arbitrary(lambda epoch, n=n, seed=seed: shuffled(n, seed, epoch)), seed)
+        queue.open(n)
+        turn, late, since = 0, [], np.zeros(n, int)
         for epoch in range(4):
             order = shuffled(n, seed, epoch)
-            rounds, turns, after = fast_epoch(order, late, cohort, rule, seed, turn)
+            rounds, after = planned(queue, cohort, rule, turn)
 
             awake = {}
 
@@ -67,19 +64,20 @@ def test_a_thousand_random_settings_visit_exactly_who_can_be_reached(tmp_path):
                     awake[when] = rule.reachable(np.arange(n), when, seed).tolist()
                 return awake[when][unit]
 
-            slow = slow_epoch(order.tolist(), late.tolist(), cohort, up, turn)
-            assert (rounds, turns.missed.tolist(), after) == slow
+            missed = queue.missed.tolist()
+            slow = slow_epoch(order.tolist(), late, cohort, up, turn)
+            assert (rounds, missed, after) == slow
             visits = [u for r in rounds for u in r]
-            assert sorted(visits + turns.missed.tolist()) == list(range(n))
-            assert sorted(turns.effective) == list(range(n))
-            assert turns.effective[: len(visits)].tolist() == visits
-            assert not any(up(u, after) for u in turns.missed)
+            assert sorted(visits + missed) == list(range(n))
+            assert queue.visited.tolist() == visits
+            assert not any(up(u, after) for u in missed)
             assert all(len(r) <= cohort for r in rounds)
             if isinstance(rule, Always):
                 assert [len(r) for r in rounds] == [cohort] * (n // cohort) + [n % cohort] * bool(n % cohort)
                 assert visits == order.tolist()
             since = np.where(np.isin(np.arange(n), visits), 0, since + 1)
-            late, turn = turns.missed, after
+            late, turn = missed, after
+            queue.close()
         assert case % 4 != 2 or rule.probability > 0.5 or since.max() < 4
 
 
@@ -96,27 +94,42 @@ def published_epochs(n, cohort, epochs):
 @pytest.mark.parametrize(("n", "cohort"), [(1003, 10), (1000, 7), (101, 2), (9, 3), (7, 7)])
 def test_clients_lost_by_the_published_code_are_kept_here(n, cohort):
     assert len(published_epochs(n, cohort, 3)) < n
-    from wellorder import PairGraB
-
-    policy, draw = PairGraB(), np.random.default_rng(0)
-    state, late = policy.init(n), np.empty(0, np.int32)
+    queue, draw = Queue(PairGraB()), np.random.default_rng(0)
+    queue.open(n)
     for _ in range(3):
-        rounds, _, _ = fast_epoch(state.order, late, cohort, Always(), 0, 0)
+        rounds, _ = planned(queue, cohort, Always(), 0)
         assert sorted(u for r in rounds for u in r) == list(range(n))
+        at = 0
         for chosen in rounds:
-            state = policy.observe(state, chosen, draw.standard_normal((len(chosen), 3)))
-        state = policy.advance(state)
+            queue.observe(at, chosen, draw.standard_normal((len(chosen), 3)))
+            at += len(chosen)
+        queue.close()
 
 
 def test_night_clients_come_first_when_their_day_breaks():
     rule, n = Diurnal(groups=2, period=10, awake=0.5), 20
-    order = np.arange(n)
-    rounds, _, _ = fast_epoch(order, order[:0], 2, rule, 0, 0)
+    queue = Queue(IncrementalGradient())
+    queue.open(n)
+    rounds, _ = planned(queue, 2, rule, 0)
     assert [u for r in rounds for u in r] == list(range(0, n, 2)) + list(range(1, n, 2))
-    _, turns, _ = fast_epoch(order, order[:0], 5, rule, 0, 0)
-    assert turns.missed.tolist() == list(range(1, n, 2))
-    later, _, _ = fast_epoch(order, turns.missed, 5, rule, 0, 5)
+    queue.close()
+    planned(queue, 5, rule, 0)
+    assert queue.missed.tolist() == list(range(1, n, 2))
+    queue.close()
+    later, _ = planned(queue, 5, rule, 5)
     assert [u for r in later for u in r][:10] == list(range(1, n, 2))
+
+
+def test_traces_are_equal_if_they_hold_the_same_times(tmp_path):
+    one, other, third = (tmp_path / f"{name}.csv" for name in "abc")
+    one.write_text("client,first,last\n0,1,2\n1,0,4\n")
+    other.write_text("1,0,4\n0,1,2\n")
+    third.write_text("0,1,2\n1,0,5\n")
+    assert Trace(one) == Trace(other)
+    assert hash(Trace(one)) == hash(Trace(other))
+    assert Trace(one).content() == Trace(other).content()
+    assert Trace(one) != Trace(third)
+    assert Trace(one).content() != Trace(third).content()
 
 
 def test_who_can_be_reached_does_not_depend_on_who_else_is_asked(tmp_path):

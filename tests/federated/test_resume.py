@@ -79,6 +79,17 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
         simulate(model(), data(), PairGraB(), settings(path, epochs=1))
 
 
+def test_a_checkpoint_belongs_to_what_was_in_the_trace_and_not_to_its_file(tmp_path):
+    path, trace = tmp_path / "run.npz", tmp_path / "trace.csv"
+    trace.write_text("\n".join(f"{client},0,3" for client in range(20)))
+    simulate(model(), data(), PairGraB(), settings(path, epochs=1, availability=Trace(trace)))
+    moved = trace.rename(tmp_path / "moved.csv")
+    simulate(model(), data(), PairGraB(), settings(path, epochs=1, availability=Trace(moved)))
+    moved.write_text(moved.read_text().replace("7,0,3", "7,1,3"))
+    with pytest.raises(ValueError, match="belongs to another run"):
+        simulate(model(), data(), PairGraB(), settings(path, epochs=1, availability=Trace(moved)))
+
+
 def test_a_checkpoint_is_plain_arrays(tmp_path):
     path = tmp_path / "run.npz"
     simulate(model(), data(), PairGraB(), settings(path, epochs=1))

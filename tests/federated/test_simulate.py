@@ -1,6 +1,8 @@
 """`simulate` equals Algorithm 2 and a naive loop over clients, whatever the mode, policy, or company."""
 
 import copy
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ from torch import nn
 
 import wellorder as wo
 from wellorder import Arbitrary, GraB, PairGraB, RandomReshuffling, ShuffleOnce, Walk
-from wellorder._order import describe
 from wellorder._kernels.random_bits import bits, key_of
+from wellorder._order import describe
 from wellorder.federated import (
     Always,
     ClientData,
@@ -255,6 +257,60 @@ def test_unreachable_clients_are_visited_first_in_the_next_epoch():
         for epoch in range(5):
             assert sorted(run.orders[epoch]) == list(range(13))
         assert run.state.epoch == 5
+
+
+def test_runs_whose_traces_hold_the_same_times_are_trained_together(tmp_path):
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for file in files:
+        file.write_text("\n".join(f"{client},{client % 3},{client % 3 + 2}" for client in range(13)))
+    data, jobs = client_data(), []
+    for seed, file in enumerate(files):
+        jobs.append((PairGraB(), settings(seed=seed, availability=Trace(file), cohort=5)))
+    together = simulate_many(small_model(), data, jobs)
+    for (policy, config), run in zip(jobs, together, strict=True):
+        alone = simulate(small_model(), data, policy, config)
+        assert (run.orders == alone.orders).all()
+    files[1].write_text("0,0,1")
+    with pytest.raises(ValueError, match="differ in policy, seed and step_size alone"):
+        simulate_many(small_model(), data, [*jobs, (PairGraB(), settings(availability=Trace(files[1])))])
+
+
+@dataclass(frozen=True)
+class Jealous:
+    """PairGraB that accepts no state but those it made, as it made them."""
+
+    inner = PairGraB()
+    needs = PairGraB.needs
+    keeps = PairGraB.keeps
+    made: ClassVar = {}
+
+    def keep(self, state):
+        self.made[id(state)] = state, state.order
+        return state
+
+    def mine(self, state):
+        assert self.made.pop(id(state))[1] is state.order
+
+    def init(self, n, *, seed=0):
+        return self.keep(self.inner.init(n, seed=seed))
+
+    def observe(self, state, units, signals):
+        self.mine(state)
+        return self.keep(self.inner.observe(state, units, signals))
+
+    def advance(self, state):
+        self.mine(state)
+        return self.keep(self.inner.advance(state))
+
+
+@pytest.mark.parametrize("local", [None, Jealous()], ids=["clients", "clients and mini-batches"])
+def test_a_policy_is_shown_no_state_that_it_did_not_make(local):
+    config = settings(availability=DropOut(0.3), epochs=4, local=local, local_steps=2)
+    run = simulate(small_model(), client_data(), Jealous(), config)
+    same = simulate(small_model(), client_data(), PairGraB(), replace(config, local=local and PairGraB()))
+    assert (run.orders == same.orders).all()
+    assert not (np.sort(run.units) - np.arange(13)).any()
+    assert (run.units != np.arange(13)).any()
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():

@@ -8,8 +8,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import GraB, PairGraB
-from wellorder.torch import Exact, ordered
 from wellorder._datasets.networks import cnn
+from wellorder.torch import Exact, ordered
 
 
 def gradient(model, x, y):

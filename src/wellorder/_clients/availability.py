@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._order import Order, describe
 from wellorder._kernels.random_bits import key_of, uniforms_at
+from wellorder._order import Order, describe
 
 Mask = npt.NDArray[np.bool_]
 

@@ -17,7 +17,16 @@ import numpy.typing as npt
 
 from wellorder._clients.availability import Always, Availability
 from wellorder._kernels.signals import usable
-from wellorder._order import Keeps, Policy, is_permutation, keeps_of, load_state_dict, permutes, rng, state_dict
+from wellorder._order import (
+    Keeps,
+    Policy,
+    is_permutation,
+    keeps_of,
+    load_state_dict,
+    permutes,
+    rng,
+    state_dict,
+)
 
 Ints = npt.NDArray[np.int64]
 Here = Callable[[Ints], npt.NDArray[np.bool_]]
@@ -35,7 +44,7 @@ class Queue:
 
     ``units[u]`` is the client that the policy's unit ``u`` stands for. A policy that balances signals is told
     who came when, not who should have: the t-th client visited is the t-th unit of its order, so that one who
-    was away at its turn is simply a later unit. A policy that keeps rows keeps them for a client, so its units
+    was away at its turn is simply a later unit. A policy that keeps rows keeps them by client, so its units
     stay; its rows are shown at the epoch's end, in its own order, whoever came when.
     """
 
@@ -47,7 +56,7 @@ class Queue:
         self.generation = 0
         """How often the set of clients has changed; each generation has randomness of its own."""
         self.units = self.missed = self.absent = NOBODY
-        """``absent``: missed in the epoch before; nobody waits for them until they have been visited again."""
+        """``absent``: missed in the epoch before; nobody waits for them until they were visited again."""
         self.failures: Counter[int] = Counter()
         """Failed attempts of this epoch, by client."""
         # Who waits is the front, which `next` has looked at, then the line from ``_at`` on, which it has not:
@@ -104,12 +113,12 @@ class Queue:
             self._look(size - len(self._front))
             return self._front[:size]
         up = here(self._front)
-        while (found := np.count_nonzero(up)) < size and self._at < len(self._line):
+        while (found := int(np.count_nonzero(up))) < size and self._at < len(self._line):
             up = np.concatenate([up, here(self._look(max(4 * (size - found), 64)))])
         return self._front[np.flatnonzero(up)[:size]]
 
     def settle(self, visited: Sequence[int] | Ints, failed: Sequence[int] = (), attempts: int = 1) -> None:
-        """Close a round: ``visited`` leave the queue; ``failed`` go to its end, or are missed after ``attempts``.
+        """Close a round: ``visited`` leave, ``failed`` go to the end, or are missed after ``attempts``.
 
         A client that was missed in the epoch before has one attempt.
         """
@@ -158,8 +167,8 @@ class Queue:
     def close(self, newcomers: Sequence[int] = ()) -> None:
         """Close an epoch that nobody waits in, and open the next.
 
-        Clients that joined meanwhile have no signal yet and go to the middle. They change the number of units,
-        so the policy starts afresh (GraB forgets its stale mean, ShuffleOnce draws a new order).
+        Clients that joined meanwhile have no signal yet and go to the middle. They change the number of
+        units, so the policy starts afresh (GraB forgets its stale mean, ShuffleOnce draws a new order).
 
         >>> from wellorder import IncrementalGradient
         >>> queue = Queue(IncrementalGradient())

@@ -1,4 +1,4 @@
-"""A client's update: its pseudo-gradient (global minus local arrays, whole or as a sketch), and what comes with it."""
+"""A client's update: its pseudo-gradient (global minus local arrays), whole or sketched, and its records."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, *, seed: int = 
 def by_client(owners: npt.ArrayLike) -> Partition:
     """Give each example to the client that ``owners`` names: one name or number an example, sorted.
 
-    For data that come with their owner, such as writers or devices. Client c is the c-th name in sorted order.
+    For data that come with their owner, such as writers or devices. Client c is the c-th of the sorted names.
 
     >>> from wellorder.federated import by_client
     >>> by_client(["bo", "al", "bo", "al", "cy"]).examples

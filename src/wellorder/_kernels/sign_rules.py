@@ -75,6 +75,6 @@ def checked_rule(rule: SignRule) -> SignRule:
 
 
 def signs_of(rule: SignRule, seed: int, epoch: int, values: npt.NDArray[np.float64]) -> tuple[Signs, int]:
-    """Signs of an epoch's first decisions from the products ⟨s, z⟩ they are made by, and how many are clipped."""
+    """Signs of an epoch's first decisions from the products ⟨s, z⟩, and how many of them are clipped."""
     thresholds = rule.thresholds(seed, epoch, 0, len(values))
     return np.where(values < thresholds, 1, -1).astype(np.int8), int((np.abs(values) > rule.limit).sum())

@@ -42,7 +42,7 @@ class BatchedModel:
     """Frozen parameters, which all lanes share."""
 
     def gradients_at(self, lanes: Tensor) -> Gradients:
-        """A function of mini-batches: every lane's gradient at ``lanes`` (L, width), wherever they move in place.
+        """A function of mini-batches: each lane's gradient, wherever ``lanes`` (L, width) move in place.
 
         What the function returns is valid until it is called again.
         """
@@ -214,12 +214,15 @@ def _pooled(module: nn.MaxPool2d, x: Tensor) -> Tensor:
     return back
 
 
+PLAIN = Options()
+
+
 class Convolution(torch.autograd.Function):
     """Each lane's own convolution: y = patches(x)·W, one batched product; its gradients are two more."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, how: Options = Options()
+        ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, how: Options = PLAIN
     ) -> Tensor:
         lanes, out, _, kernel, _ = weight.shape
         ctx.how, ctx.fused = how, how.fused(x, out)

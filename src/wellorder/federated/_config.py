@@ -99,7 +99,9 @@ class Config:
         told = [f"{f.name}={describe(getattr(self, f.name))}" for f in fields(self) if f.name not in skipped]
         # A trace decides by what is in its file, not by where that lies.
         rule: Any = self.availability
-        return ", ".join([*told, f"availability={rule.content() if hasattr(rule, 'content') else describe(rule)}"])
+        return ", ".join(
+            [*told, f"availability={rule.content() if hasattr(rule, 'content') else describe(rule)}"]
+        )
 
 
 def paper_config(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **changes: Any) -> Config:

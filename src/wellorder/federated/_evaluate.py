@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wellorder.federated._parameters import Layout
-from wellorder.federated._client_data import ClientData, Store
 from wellorder.federated._batched_models import Loss
+from wellorder.federated._client_data import ClientData, Store
+from wellorder.federated._parameters import Layout
 
 BATCH = {"cpu": 1000, "cuda": 5000}
 """Examples measured at once."""

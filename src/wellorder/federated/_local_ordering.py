@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class LocalOrdering:
-    """A queue of mini-batches for each client that was visited; a visit is one epoch of the client's own policy.
+    """A queue of mini-batches for each client visited; a visit is one epoch of the client's own policy.
 
     A client's mini-batches are cut once, at random. A visit takes its K steps along the queue, from the start
     again if there are fewer mini-batches than steps; mini-batches that a visit did not come to are first in

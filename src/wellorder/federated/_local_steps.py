@@ -22,7 +22,6 @@ M = TypeVar("M")
 Trained = tuple[M, Matrix, Matrix]
 
 
-
 @dataclass(frozen=True)
 class Rounds:
     """How rounds go: γ, S clients each, K local steps a client."""

@@ -98,7 +98,7 @@ class Trainer:
         ``lanes`` are moved in place. They start, and are trained, independently of one another.
         """
         if self.mode == "loop" and seen is None:
-            # One client after the other stays in the processor's cache, and a place that nobody takes is free.
+            # One client after the other stays in the processor's cache; a place that nobody takes is free.
             for i, row in enumerate(lanes):
                 if work.taken is None or work.taken[i]:
                     self._client(row, work, i, step_sizes[i])

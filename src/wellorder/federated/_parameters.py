@@ -55,7 +55,7 @@ class Layout:
         }
 
     def variables(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
-        """What gradients at ``rows`` are taken in and go to: leaves by name, zeros like the rows, their views.
+        """What gradients at ``rows`` are taken in and go to: leaves by name, zeros like rows, their views.
 
         The leaves share memory with ``rows`` and follow when those are moved in place, so that all steps of a
         round can do with one set of views.

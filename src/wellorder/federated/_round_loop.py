@@ -1,7 +1,7 @@
 """The round loop: an epoch of all runs, round by round, eagerly or as a captured CUDA graph.
 
-An epoch is planned first (who is visited when needs no training), so that the device can draw mini-batches and
-balance for many rounds ahead; then every round trains its lanes, shows the signals, and moves the servers.
+An epoch is planned first (who is visited when needs no training), so that the device can draw mini-batches
+and balance for many rounds ahead; then every round trains its lanes, shows the signals, and moves the servers.
 """
 
 from __future__ import annotations

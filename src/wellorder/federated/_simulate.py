@@ -1,4 +1,4 @@
-"""Federated runs of a PyTorch model: many clients at once, on a CPU or an accelerator, alone or side by side."""
+"""Federated runs of a PyTorch model: many clients at once, runs alone or side by side."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ if _found[0] != _known[0] or _found < _known:
     raise ImportError(f"wellorder.flower supports flwr {SUPPORTED}, but {_version} is installed; {_CURE}")
 if _found > _known:  # most minor versions change nothing that we use; to refuse them all would be worse
     warnings.warn(
-        f"wellorder.flower was tested with flwr {SUPPORTED}, and {_version} is installed; if something fails, "
-        f"{_CURE}",
+        f"wellorder.flower was tested with flwr {SUPPORTED}, and {_version} is installed; "
+        f"if something fails, {_CURE}",
         stacklevel=2,
     )
 

@@ -65,9 +65,7 @@ class PairGraB:
     def observe(self, state: PairState, units: npt.ArrayLike, signals: Any) -> PairState:
         return _observed(self.rule, state, units, signals)
 
-    def take_balanced(
-        self, state: PairState, values: npt.NDArray[np.float64], total: Vector
-    ) -> PairState:
+    def take_balanced(self, state: PairState, values: npt.NDArray[np.float64], total: Vector) -> PairState:
         """Take in an epoch's whole pairs that were balanced elsewhere, by the same recursion and thresholds.
 
         ``values[t]`` is ⟨s, d_t⟩ at the t-th pair, ``total`` the signed sum of the differences.

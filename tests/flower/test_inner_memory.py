@@ -1,11 +1,11 @@
 """What a foreign object has learnt: every kind of value comes back, and nothing else is touched."""
 
-import json
-
 import numpy as np
 import pytest
 
-from wellorder._clients.memory import recall, remembered, snapshot
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'wellorder[flower]'")
+from wellorder._saving import load_state, save_state
+from wellorder.flower._memory import recall, remembered, snapshot
 
 
 class Layer:
@@ -15,7 +15,7 @@ class Layer:
         self.function = print
 
 
-def test_all_that_was_learnt_comes_back():
+def test_all_that_was_learnt_comes_back(tmp_path):
     layer, again = Layer(), Layer()
     before = snapshot(layer)
     layer.norm, layer.current_arrays = float("inf"), object()
@@ -24,10 +24,11 @@ def test_all_that_was_learnt_comes_back():
     layer.moments = {"a/b": np.ones((2, 2), np.float32), "vector": np.zeros(0)}
     layer.pair = (np.array([True]),)
     layer.scalar = np.float32(0.5)
-    arrays, facts = remembered(layer, before)
-    assert repr(facts["plain"]) == "{'norm': inf, 'seen': [nan]}"
+    save_state(tmp_path / "s", remembered(layer, before))
+    learnt = load_state(tmp_path / "s")
+    assert repr(learnt["plain"]) == "{'norm': inf, 'seen': [nan]}"
     again.rate = 0.2  # a setting that was changed on purpose
-    recall(again, arrays, json.loads(json.dumps(facts)))
+    recall(again, learnt)
     assert (again.rate, again.norm, again.current_arrays) == (0.2, float("inf"), None)
     assert np.isnan(again.seen).tolist() == [True]
     np.testing.assert_array_equal(again.vector[1], [0, 1, 2])
