@@ -50,7 +50,8 @@ class Queue:
 
     def __init__(self, policy: Policy[Any], seed: int = 0) -> None:
         self.policy, self.seed = policy, seed
-        self._keeps_rows = keeps_of(policy) is Keeps.ROWS
+        self._keeps_rows, self._watches = keeps_of(policy) is Keeps.ROWS, policy.needs.at_visits()
+        self._permutes = permutes(policy)
         self.state: Any = None
         self.epoch = -1
         self.generation = 0
@@ -99,6 +100,11 @@ class Queue:
         self._line, self._at, self._front = rest.astype(np.int64), 0, NOBODY
         self._came, self._visits, self.missed = np.empty(len(rest), np.int64), 0, NOBODY
         self.failures.clear()
+        if self._permutes and not is_permutation(self._line, len(self.units)):
+            raise ValueError(
+                f"policy={self.policy!r} does not visit each of {len(self.units)} clients once; "
+                "use one whose orders are permutations, e.g. RandomReshuffling() or PairGraB()"
+            )
 
     def next(self, size: int, here: Here | None = None) -> Ints:
         """Name the next ``size`` clients that are ``here`` (None: all are); they wait until they `settle`.
@@ -179,11 +185,10 @@ class Queue:
         """
         if self._keeps_rows:
             self._show_rows()
-        elif self.policy.needs.at_visits():
+        elif self._watches:
             self.units[self.state.order] = np.concatenate([self.visited, self.missed])
         self.state = self.policy.advance(self.state)
         self.epoch, self.absent = self.epoch + 1, self.missed
-        self._check()
         if not len(newcomers):
             self.line_up()
             return
@@ -192,7 +197,7 @@ class Queue:
         order = np.concatenate([order[:middle], np.sort(np.asarray(newcomers, np.int64)), order[middle:]])
         self.generation += 1
         self._start(np.sort(order))
-        self.line_up(order if self.policy.needs.at_visits() else None)
+        self.line_up(order if self._watches else None)
 
     def saved(self) -> dict[str, Any]:
         """All of it, for `wellorder._saving.save_state`."""
@@ -221,14 +226,6 @@ class Queue:
         if self.generation:
             seed = int(rng(self.seed, self.generation, "generation").integers(2**62))
         self.units, self.state = units, self.policy.init(len(units), seed=seed)
-        self._check()
-
-    def _check(self) -> None:
-        if permutes(self.policy) and not is_permutation(self.state.order, len(self.units)):
-            raise ValueError(
-                f"policy={self.policy!r} does not visit each of {len(self.units)} clients once; "
-                "use one whose orders are permutations, e.g. RandomReshuffling() or PairGraB()"
-            )
 
     def _look(self, count: int) -> Ints:
         """Move the next ``count`` of the line to the front."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,12 @@ GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111
 def key_of(seed: int, epoch: int, stream: str) -> int:
     """The 64-bit key of one stream in one epoch of one seed."""
     return int(rng(seed, epoch, stream).integers(2**64, dtype=np.uint64))
+
+
+def keys_of(seeds: Sequence[int], epoch: int, streams: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """The keys of several streams (a row each) in one epoch of several seeds."""
+    keys = [rng(seed, epoch, stream).integers(2**64, dtype=np.uint64) for stream in streams for seed in seeds]
+    return np.array(keys, np.uint64).reshape(len(streams), len(seeds))
 
 
 def bits(key: int, index: npt.ArrayLike) -> npt.NDArray[np.uint64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wellorder._kernels.random_bits import FIRST, GOLDEN, SECOND
+from wellorder._kernels.random_bits import FIRST, GOLDEN, SECOND, keys_of
 from wellorder.federated._client_data import MARGIN, Store
 
 LAST = 2**63 - 1
@@ -60,6 +60,12 @@ def shape_of(sizes: Sequence[int], steps: int, batch: int | None) -> Shape:
     longest = int(max(sizes))
     size = longest if batch is None else min(batch, longest)
     return Shape(steps, size, longest, -(-steps // -(-int(min(sizes)) // size)))
+
+
+def epoch_keys(seeds: Sequence[int], epoch: int, device: torch.device) -> Keys:
+    """The keys of an epoch, for runs with these seeds."""
+    keys = torch.from_numpy(keys_of(seeds, epoch, ("batches", "augment")).view("int64")).to(device)
+    return keys[0], keys[1]
 
 
 def shuffled_batches(keys: Tensor, clients: Tensor, sizes: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """The round loop: an epoch of all runs, round by round, eagerly or as a captured CUDA graph.
 
 An epoch is planned first (who is visited when needs no training), so that the device can draw mini-batches
-and balance for many rounds ahead; then every round trains its lanes, shows the signals, and moves the servers.
+and balance for many rounds ahead; then every round trains its lanes, shows the signals, moves the servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wellorder.federated._config import Config
 from wellorder.federated._device_balancing import KINDS, DeviceBalancing, kind_of
 from wellorder.federated._local_ordering import LocalOrdering
 from wellorder.federated._local_training import Seen, Trainer, pick_mode, train_round
-from wellorder.federated._minibatches import Keys, RoundInputs, shape_of, signed, whole_batches
+from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, whole_batches
 from wellorder.federated._parameters import layout_of
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
@@ -109,7 +109,7 @@ class RoundLoop:
         numbers: int = NUMBERS,
         kernels: bool | None = None,
     ) -> None:
-        self.config, self.data, self.numbers = jobs[0][1], data, numbers
+        self.config, self.numbers = jobs[0][1], numbers
         config, device = self.config, torch.device(self.config.device)
         dtype = DTYPES[config.precision]
         self.layout = layout_of(models[0])
@@ -122,12 +122,14 @@ class RoundLoop:
         rows = [self.layout.flat(dict(model.named_parameters())) for model in models]
         self.servers = torch.stack(rows).to(device, dtype)
         self.step_sizes = torch.tensor([own.step_size for _, own in jobs], dtype=dtype, device=device)
-        self.shape = shape_of(data.partition.sizes.tolist(), config.local_steps, config.batch)
+        sizes = data.partition.sizes
+        self.shares = sizes if config.weighting == "size" else None
+        self.shape = shape_of(sizes.tolist(), config.local_steps, config.batch)
         self.runs = [Run(policy, own, Queue(policy, own.seed)) for policy, own in jobs]
         for run in self.runs:
             run.queue.open(data.partition.n)
             if config.local is not None:
-                run.local = LocalOrdering(config.local, data.partition.sizes, self.shape, run.config.seed)
+                run.local = LocalOrdering(config.local, sizes, self.shape, run.config.seed)
         self.width = config.sketch or self.servers.shape[1]
         self.signs = self._sketch_signs() if config.sketch else None
         balance = device.type != "cpu" if on_device is None else on_device
@@ -177,10 +179,10 @@ class RoundLoop:
     def train(self, epoch: int, rounds: Sequence[Rounds]) -> None:
         """Train all rounds of one epoch, a stretch of them at a time, moving the servers."""
         config, queues, plan = self.config, [run.queue for run in self.runs], Plan.of(rounds)
-        sizes = self.data.partition.sizes if config.weighting == "size" else None
-        weights = torch.from_numpy(plan.weights(sizes)).to(self.store.dtype)
-        clients, keys = torch.from_numpy(plan.clients), self._keys(epoch)
+        weights = torch.from_numpy(plan.weights(self.shares)).to(self.store.dtype)
+        clients, seeds = torch.from_numpy(plan.clients), [run.config.seed for run in self.runs]
         inputs = self._buffers(len(plan.counts))
+        keys = epoch_keys(seeds, epoch, self.servers.device)
         for group in self.groups:
             group.open(queues, rounds, whole=isinstance(config.availability, Always))
         for start in range(0, len(plan.counts), inputs.rounds):
@@ -250,14 +252,6 @@ class RoundLoop:
         index = np.arange(self.servers.shape[1])
         rows = [bits(key_of(run.config.seed, 0, "sketch"), index) & np.uint64(1) for run in self.runs]
         return torch.from_numpy(np.array(rows, np.float64) * 2 - 1).to(self.servers)
-
-    def _keys(self, epoch: int) -> Keys:
-        """The runs' keys for this epoch's mini-batches and augmentations."""
-        batches, images = (
-            torch.tensor([signed(key_of(run.config.seed, epoch, stream)) for run in self.runs])
-            for stream in ("batches", "augment")
-        )
-        return batches.to(self.servers.device), images.to(self.servers.device)
 
     def _buffers(self, rounds: int) -> RoundInputs:
         """Buffers for the whole run, as long as an epoch unless its random numbers would not fit."""
