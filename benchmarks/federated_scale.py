@@ -17,10 +17,9 @@ import numpy as np
 def measure(clients: int, rounds: int, cohort: int, outputs: int, policy: str) -> dict[str, float]:
     """Train ``rounds`` rounds; peak memory beyond the data, and seconds."""
     import torch
-    from wellorder.federated._partition import Partition
 
     import wellorder
-    from wellorder.federated import ClientData, Config, simulate
+    from wellorder.federated import ClientData, Config, Partition, simulate
 
     torch.set_num_threads(1)
     draw = np.random.default_rng(0)
