@@ -32,8 +32,8 @@ from wellorder import Herding, PairGraB
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet
 from wellorder._order import rng, shuffled
-from wellorder.torch._layers import Layer, factors, survey
-from wellorder.torch._sketching import Sketch, SketchSource
+from wellorder.torch._per_example.layers import Layer, factors, survey
+from wellorder.torch._sketch import Sketch, SketchSource
 
 CHUNK = 128
 Use = tuple[Layer, Tensor, Tensor]
@@ -274,9 +274,9 @@ def defaults(model: nn.Module, x: Tensor, y: Tensor, seeds: int) -> Iterator[tup
     for seed in range(seeds):
         source, rows = SketchSource(Sketch(), model, seed), []
         for part, labels in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-            source.open(len(part))
+            record = source.records.open(len(part))
             functional.cross_entropy(model(part).flatten(0, -2), labels.flatten()).backward()
-            rows.append(source.close())
+            rows.append(source.signals(source.records.close(record)))
         source.remove()
         yield "the default, Sketch()", seed, torch.cat(rows).numpy()
 
