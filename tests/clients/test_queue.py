@@ -197,7 +197,7 @@ def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
             while len(came := queue.next(2, lambda clients, away=epoch % 5: clients % 5 != away)):
                 if until is not None and (epoch, turn) == (1, until):
                     return seen
-                good, bad = (came[:1], came[1:]) if turn == 1 else (came, [])
+                good, bad = (came[:1], came[1:]) if turn < 2 else (came, [])
                 queue.observe(at, good, np.outer(good + 1.0, [1.0, -2.0, epoch]) + queue.epoch)
                 queue.settle(good, bad, attempts=2)
                 at, turn = len(queue.visited), turn + 1
