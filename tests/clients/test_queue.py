@@ -194,7 +194,7 @@ def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
         seen = []
         for epoch in range(epochs):
             at, turn = len(queue.visited), 0
-            while len(came := queue.next(2, lambda clients, away=epoch % 5: clients % 5 != away)):
+            while len(came := queue.next(2, lambda clients, away=queue.epoch % 5: clients % 5 != away)):
                 if until is not None and (epoch, turn) == (1, until):
                     return seen
                 good, bad = (came[:1], came[1:]) if turn < 2 else (came, [])
