@@ -67,7 +67,7 @@ __all__ = [
     "state_dict",
 ]
 
-_PARTS = ("federated", "flower", "problems", "theory", "torch")
+_PARTS = ("experiments", "federated", "flower", "problems", "report", "theory", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -26,7 +26,7 @@ from wellorder.theory import (
 )
 from wellorder.theory._setting import check_epochs
 
-Row = dict[str, Any]
+MethodBound = dict[str, Any]
 FORMATS = {".png", ".svg", ".pdf"}
 AT_START = "IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
 
@@ -106,9 +106,9 @@ def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
     return {"cohort": 2, "local_steps": 5, "server_step": 1.0, **named} if fl else {}
 
 
-def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Row:
+def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> MethodBound:
     formula = next(row for row in rate_table() if row.method == method)
-    row: Row = {
+    row: MethodBound = {
         "method": method,
         "label": METHODS[method].label,
         "relation": formula.relation,
@@ -130,7 +130,7 @@ def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Row:
     }  # fmt: skip
 
 
-def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
+def _print(rows: list[MethodBound], fl: bool, theta: float | None) -> None:
     title = f"Upper bounds of min ‖∇f(x_q)‖² (Theorem {2 if fl else 1}), step sizes tuned"
     head = ("method", "bound", "descent", "order", "step size", "at most", "prob.")
     table = Table(*head, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -153,7 +153,7 @@ def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
 
 
 def _draw(
-    path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, Any], theta: float | None
+    path: Path, rows: list[MethodBound], epochs: int, n: int, setting: dict[str, Any], theta: float | None
 ) -> None:
     """Bound against epochs, one line a method."""
     if path.suffix not in FORMATS:

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from wellorder._cli.display import LiveWatch, complain, console, ratio, refusing, shown
 from wellorder.experiments._compare import Comparison, compare
+from wellorder.experiments._config import Config, resolve
 from wellorder.experiments._folder import RunFolder, cores, fresh_path
-from wellorder.experiments._plan import Config, resolve
 from wellorder.experiments._pool import JobError
 from wellorder.experiments._tasks import TASKS
 from wellorder.report._table import curves, number

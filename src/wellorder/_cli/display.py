@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from wellorder.experiments._pool import JobError, Row
+from wellorder.experiments._pool import EpochRow, JobError
 from wellorder.report._table import Metric, number
 
 
@@ -22,7 +22,7 @@ class LiveWatch:
 
     def __init__(self, metric: Metric, epochs: int) -> None:
         self.metric, self.epochs = metric, epochs
-        self.latest: dict[str, dict[int, Row]] = {}
+        self.latest: dict[str, dict[int, EpochRow]] = {}
         self.progress = bar()
         self.task = self.progress.add_task("starting", total=None)
 
@@ -31,7 +31,7 @@ class LiveWatch:
         self.progress.remove_task(self.task)
         self.task = self.progress.add_task(title, total=rows)
 
-    def row(self, label: str, seed: int, row: Row) -> None:
+    def row(self, label: str, seed: int, row: EpochRow) -> None:
         self.latest.setdefault(label, {})[seed] = row
         self.progress.advance(self.task)
 

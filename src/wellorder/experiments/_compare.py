@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import RunFolder
-from wellorder.experiments._plan import Config, Plan, resolve
-from wellorder.experiments._pool import Job, Row, work_off
+from wellorder.experiments._pool import EpochRow, Job, work_off
 from wellorder.experiments._tasks import Task
 from wellorder.experiments._tuning import Search, two_stage
 from wellorder.report._table import Table, joined, table_of
 from wellorder.report._verdict import Verdict, final_values, verdicts
 
-Ended = Callable[[int, list[Row]], None]
+Ended = Callable[[int, list[EpochRow]], None]
 """Told of a job's number and all its rows when it has ended."""
 
 
@@ -36,7 +36,7 @@ class Watch(Protocol):
         """Announce a stage that will make so many rows."""
         ...
 
-    def row(self, label: str, seed: int, row: Row) -> None:
+    def row(self, label: str, seed: int, row: EpochRow) -> None:
         """Show a row that was just made."""
         ...
 
@@ -47,7 +47,7 @@ class Silent:
     def stage(self, title: str, rows: int) -> None:
         pass
 
-    def row(self, label: str, seed: int, row: Row) -> None:
+    def row(self, label: str, seed: int, row: EpochRow) -> None:
         pass
 
 
@@ -55,7 +55,7 @@ class Silent:
 class Comparison:
     """The answer: the whole table, the verdicts (best first), and how step sizes were found."""
 
-    plan: Plan
+    plan: ComparisonPlan
     table: Table
     verdicts: list[Verdict]
     step_sizes: dict[str, float]
@@ -104,7 +104,7 @@ def compare(
     return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
 
 
-def _check_same(folder: RunFolder, plan: Plan) -> None:
+def _check_same(folder: RunFolder, plan: ComparisonPlan) -> None:
     """Make sure that the folder holds the run that is to be finished."""
     wanted, old = plan.described(), folder.asked()["resolved"]
     different = [
@@ -116,7 +116,7 @@ def _check_same(folder: RunFolder, plan: Plan) -> None:
         )
 
 
-def _searches(plan: Plan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:
+def _searches(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:
     """Search the step sizes that the plan wants tuned; a folder remembers the searches that are finished."""
     wanted = {"": [], "baseline": [plan.baseline], "each": list(plan.policies)}[plan.tune]
     known = (folder.read("tuning.json") if folder is not None else None) or {}
@@ -131,14 +131,16 @@ def _searches(plan: Plan, folder: RunFolder | None, jobs: int, watch: Watch) -> 
     return found
 
 
-def _step_sizes(plan: Plan, searches: dict[str, Search]) -> dict[str, float]:
+def _step_sizes(plan: ComparisonPlan, searches: dict[str, Search]) -> dict[str, float]:
     if not searches:
         return dict.fromkeys(plan.policies, plan.settings.step_size)
     shared = searches.get(plan.baseline)
     return {label: searches.get(label, shared).best for label in plan.policies}  # type: ignore[union-attr]
 
 
-def _tuner(plan: Plan, label: str, jobs: int, watch: Watch) -> Callable[[Sequence[float]], list[float]]:
+def _tuner(
+    plan: ComparisonPlan, label: str, jobs: int, watch: Watch
+) -> Callable[[Sequence[float]], list[float]]:
     """From step sizes to the median final value of the judged metric over up to three seeds; low is good."""
     seeds, metric = plan.seeds[:3], plan.metric
 
@@ -153,7 +155,7 @@ def _tuner(plan: Plan, label: str, jobs: int, watch: Watch) -> Callable[[Sequenc
 
 
 def _cells(
-    plan: Plan, step_sizes: dict[str, float], folder: RunFolder | None, jobs: int, watch: Watch
+    plan: ComparisonPlan, step_sizes: dict[str, float], folder: RunFolder | None, jobs: int, watch: Watch
 ) -> list[Table]:
     """All cells, the missing ones trained, seed after seed so that a broken run leaves whole seeds."""
     labels = list(plan.policies)
@@ -164,7 +166,7 @@ def _cells(
     missing = [cell for cell, table in cells.items() if table is None]
     batch = [_job(plan, labels[number], seed, step_sizes[labels[number]]) for number, seed in missing]
 
-    def keep(at: int, rows: list[Row]) -> None:
+    def keep(at: int, rows: list[EpochRow]) -> None:
         number, seed = missing[at]
         cells[number, seed] = table_of({"policy": labels[number], "seed": seed, **row} for row in rows)
         if folder is not None:
@@ -175,18 +177,18 @@ def _cells(
     return [cells[number, seed] for number in range(len(labels)) for seed in plan.seeds]
 
 
-def _job(plan: Plan, label: str, seed: int, step_size: float) -> Job:
+def _job(plan: ComparisonPlan, label: str, seed: int, step_size: float) -> Job:
     return Job(plan.task, label, plan.policies[label], seed, replace(plan.settings, step_size=step_size))
 
 
-def _rows(batch: list[Job], jobs: int, watch: Watch, ended: Ended | None = None) -> list[list[Row]]:
+def _rows(batch: list[Job], jobs: int, watch: Watch, ended: Ended | None = None) -> list[list[EpochRow]]:
     """Work off a batch; its rows by job, each job handed to ``ended`` as soon as it is."""
-    rows: list[list[Row]] = [[] for _ in batch]
-    for report in work_off(batch, jobs):
-        if report.row is None:
+    rows: list[list[EpochRow]] = [[] for _ in batch]
+    for event in work_off(batch, jobs):
+        if event.row is None:
             if ended is not None:
-                ended(report.job, rows[report.job])
+                ended(event.job, rows[event.job])
         else:
-            rows[report.job].append(report.row)
-            watch.row(batch[report.job].label, batch[report.job].seed, report.row)
+            rows[event.job].append(event.row)
+            watch.row(batch[event.job].label, batch[event.job].seed, event.row)
     return rows

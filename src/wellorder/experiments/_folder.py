@@ -12,7 +12,7 @@ r"""A run is a folder of data: what was asked, on what machine, and one table.
     The clock: cumulative training seconds by policy, seed and epoch.
 
 Every file is written beside, flushed and renamed. The folder knows nothing about what was trained: any flat
-table (see `wellorder.report._table`) can be kept in one.
+table (see `wellorder.report.table_of`) can be kept in one.
 """
 
 from __future__ import annotations

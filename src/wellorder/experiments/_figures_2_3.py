@@ -1,12 +1,13 @@
-"""Figure 2: federated training of the paper's CNN, clients in the order of FL-RR, FL-OP and FL-GraB.
+"""Figures 2 and 3: federated training of the paper's CNN and ResNet-10, clients in order.
 
-One label a client, S=10, K=5, batch 16, clipping at 10, crop and flip; test accuracy and training loss after
-every epoch (100 rounds), as a moving average of 6, in bands of one standard deviation over seeds. Figure 3 is
-the same with ResNet-10 (`wellorder.experiments._fig3`).
+FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16, clipping at 10, crop and flip; test
+accuracy and training loss after every epoch (100 rounds), as a moving average of 6, in bands of one standard
+deviation over seeds. From settings to report: `figure`, `dataset_of`, `run`, `publish`.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,33 +16,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.experiments._folder import RunFolder
+from wellorder._saving import write_text
+from wellorder.experiments._folder import RunFolder, machine, versions
 from wellorder.experiments._names import named_policies
 from wellorder.experiments._tuning import Search, two_stage
 from wellorder.federated._data import DATASETS, Dataset
 from wellorder.federated._partition import Partition, shards
-from wellorder.report._table import Metric, Table, curves, policies_of, table_of
+from wellorder.report._table import Metric, Table, as_text, curves, policies_of, table_of
+from wellorder.report._verdict import headline, verdicts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from wellorder.federated import ClientData, Simulation
+    from wellorder.report._page import Page
 
 ACCURACY = Metric("test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True)
 TRAIN_LOSS = Metric("train_loss", "training loss")
 METRICS = (ACCURACY, TRAIN_LOSS, Metric("test_loss", "test loss"))
 METHODS = ("FL-RR=RandomReshuffling", "FL-OP=ShuffleOnce", "FL-GraB=PairGraB")
+MODELS = {"fig2": "cnn", "fig3": "resnet10"}
 STEP_SIZES = {"cnn": 0.1, "resnet10": 10**-0.5}
 """The paper's, found by the two-stage search on FL-RR."""
+OPTIONS = {
+    "dataset": "--dataset", "rounds": "--rounds", "seeds": "--seeds", "step_size": "--lr",
+    "clients": "--clients", "device": "--device", "precision": "--precision",
+}  # fmt: skip
+"""The command's options that take one value, by field."""
 WINDOW = 6
 LAST = 5
 Progress = Callable[[int, list[dict[str, float]]], None]
 
 
 @dataclass(frozen=True)
-class Config:
-    """What to run; the defaults are the paper's, at full size."""
+class FederatedFigure:
+    """What to run for a figure; the defaults are the paper's Figure 2, at full size."""
 
+    name: str = "fig2"
     model: str = "cnn"
     dataset: str = "cifar10"
     rounds: int = 20_000
@@ -70,29 +81,68 @@ class Config:
         """The step size to use unless it is searched."""
         return STEP_SIZES.get(self.model, 0.1) if self.step_size is None else self.step_size
 
+    @property
+    def title(self) -> str:
+        """What is trained on what, in words."""
+        return f"{self.model} on {self.dataset}, {self.clients} clients"
+
     def described(self) -> dict[str, Any]:
         """Plain data: what two runs must share to be one run; not where it is computed."""
-        return {k: v for k, v in asdict(replace(self, policies=list(self.policies))).items() if k != "device"}
+        plain = asdict(replace(self, policies=list(self.policies)))
+        return {key: value for key, value in plain.items() if key not in ("name", "device")}
 
 
-def quick(model: str = "cnn", *, dataset: str = "digits", **changes: Any) -> Config:
-    """A small form for two CPU cores and two minutes: 50 clients, 20 epochs, two seeds."""
-    small = {"rounds": 200, "seeds": 2, "clients": 50, "cohort": 5, "local_steps": 3, "batch": 5}
-    return Config(model, dataset, **{**small, "augment": False, "train_sample": 500, **changes})
+def figure(name: str, *, quick: bool = False, **changes: Any) -> FederatedFigure:
+    """The settings of ``fig2`` or ``fig3``, at full size or in a small form for two cores and two minutes.
+
+    >>> round(figure("fig3").gamma, 3), figure("fig3", quick=True, seeds=3).seeds
+    (0.316, 3)
+    """
+    small: dict[str, Any] = {
+        "dataset": "digits", "rounds": 200, "seeds": 2, "clients": 50, "cohort": 5, "local_steps": 3,
+        "batch": 5, "augment": False, "train_sample": 500,
+    }  # fmt: skip
+    if name == "fig3":
+        small |= {"rounds": 40, "seeds": 1}  # ResNet-10 is large for a CPU
+    chosen = {"name": name, "model": MODELS[name], **(small if quick else {}), **changes}
+    chosen.setdefault(
+        "precision", "tf32" if str(chosen.get("device", "cpu")).startswith("cuda") else "float32"
+    )
+    return FederatedFigure(**chosen)
+
+
+def command_of(config: FederatedFigure) -> str:
+    """The command that runs the same again; a call where an option for it does not exist."""
+    for quick in (False, True):
+        usual = figure(config.name, quick=quick, device=config.device)
+        told = {field: getattr(config, field) for field in (*OPTIONS, "policies", "tune")}
+        if replace(usual, **told) != config:
+            continue  # they differ in what has no option: cohort, local steps, batch ...
+        words = ["wellorder", "reproduce", config.name, *(["--quick"] if quick else [])]
+        for field, option in OPTIONS.items():
+            value = getattr(config, field)
+            if value != (getattr(usual, field) if field != "device" else "cpu"):
+                words += [option, str(value)]
+        if tuple(config.policies) != tuple(usual.policies):
+            words += [word for text in config.policies for word in ("--policy", text)]
+        return shlex.join([*words, "--tune"] if config.tune else words)
+    return "a call from Python, with the settings of config.json"
 
 
 @dataclass(frozen=True)
-class Done:
-    """A finished run: its table, the step size and how it was found, and its folder."""
+class FigureRun:
+    """A finished run of a figure: its table, the step size and how it was found, and its folder."""
 
-    config: Config
+    config: FederatedFigure
     table: Table
     step_size: float
     search: Search | None
     folder: RunFolder
 
 
-def dataset_of(config: Config, folder: str | Path | None = None, *, download: bool = False) -> Dataset:
+def dataset_of(
+    config: FederatedFigure, folder: str | Path | None = None, *, download: bool = False
+) -> Dataset:
     """The data set by name: one of `wellorder.federated._data`, or scikit-learn's small ``digits``."""
     if config.dataset == "digits":
         return _digits(16 if config.model == "cnn" else 8)
@@ -104,8 +154,13 @@ def dataset_of(config: Config, folder: str | Path | None = None, *, download: bo
 
 
 def run(
-    config: Config, dataset: Dataset, out: Path, *, resume: bool = False, progress: Progress | None = None
-) -> Done:
+    config: FederatedFigure,
+    dataset: Dataset,
+    out: Path,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> FigureRun:
     """Train all policies with all seeds side by side; a checkpoint after every epoch lets a run go on."""
     from wellorder.federated import federate, simulate_many
 
@@ -125,7 +180,7 @@ def run(
     names = [(label, seed) for label in policies for seed in seeds]
     runs = simulate_many(config.model, data, jobs, progress=progress)
     cells = [table_of(_rows(name, seed, one)) for (name, seed), one in zip(names, runs, strict=True)]
-    return Done(config, folder.seal(cells), gamma, search, folder)
+    return FigureRun(config, folder.seal(cells), gamma, search, folder)
 
 
 def smoothed(values: npt.NDArray[np.float64], window: int = WINDOW) -> npt.NDArray[np.float64]:
@@ -198,7 +253,49 @@ def plot_partition(partition: Partition, labels: npt.ArrayLike, classes: int) ->
     return figure
 
 
-def _settings(config: Config, gamma: float, seed: int, checkpoint: Path | None) -> Any:
+def publish(done: FigureRun, dataset: Dataset) -> Path:
+    """Write ``png`` and ``.pdf`` (or ``fig3``), ``partition.png``, ``summary.json``, ``report.html``."""
+    from wellorder.report._page import render  # plotting libraries are slow to import
+    from wellorder.report._pictures import costs, save_picture
+
+    path, config, table = done.folder.path, done.config, done.table
+    drawn = plot(table, config.title)
+    for suffix in (".png", ".pdf"):
+        save_picture(drawn, path / f"{config.name}{suffix}")
+    save_picture(costs(table, TRAIN_LOSS, config.title), path / "costs.png")
+    who = Partition.load(path / "partition.npz")
+    save_picture(plot_partition(who, dataset.train_labels, dataset.classes), path / "partition.png")
+    final = {"final": finals(table), "step_size": done.step_size, "config": config.described()}
+    write_text(path / "summary.json", as_text(final))
+    write_text(path / "report.html", render(_page(done)))
+    return path / "report.html"
+
+
+def _page(done: FigureRun) -> Page:
+    from wellorder.report._page import Page
+
+    config, baseline = done.config, policies_of(done.table)[0]
+    found = verdicts(done.table, ACCURACY, baseline)
+    facts = {
+        "Federation": f"{config.clients} clients of about one label, {config.cohort} a round, "
+        f"{config.local_steps} local steps of {config.batch} examples",
+        "Step size": f"{done.step_size:.3g}",
+        "Machine": ", ".join(f"{key} {value}" for key, value in machine().items() if key != "byteorder"),
+        "Versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
+        "Gradients": "mini-batch gradients, summed over clients",
+        "Seconds": "wall clock of training, a run's share where runs were trained side by side",
+        "Data": "table.parquet and timings.parquet (also as CSV) beside this page hold every number shown",
+    }
+    return Page(
+        title=f"Clients in order: {config.title}",
+        subtitle=f"{config.epochs} epochs · {config.seeds} seeds · step size {done.step_size:.3g}",
+        table=done.table, metrics=METRICS, baseline=baseline, headline=headline(found, baseline),
+        verdicts=found, notes=[f"{baseline}: {done.search.note}."] if done.search else [],
+        command=command_of(config), how=facts,
+    )  # fmt: skip
+
+
+def _settings(config: FederatedFigure, gamma: float, seed: int, checkpoint: Path | None) -> Any:
     from wellorder.federated import paper
 
     precision: Any = config.precision
@@ -209,7 +306,7 @@ def _settings(config: Config, gamma: float, seed: int, checkpoint: Path | None) 
     )  # fmt: skip
 
 
-def _searched(config: Config, data: ClientData, policy: Any, folder: RunFolder) -> Search:
+def _searched(config: FederatedFigure, data: ClientData, policy: Any, folder: RunFolder) -> Search:
     """The two-stage search on one policy; all step sizes of a stage are trained side by side."""
     known = folder.read("tuning.json")
     if known:
@@ -228,7 +325,7 @@ def _searched(config: Config, data: ClientData, policy: Any, folder: RunFolder) 
     return search
 
 
-def _claim(folder: RunFolder, config: Config) -> None:
+def _claim(folder: RunFolder, config: FederatedFigure) -> None:
     """Write what will be run, or make sure that the folder's run is the same."""
     before, wanted = folder.read("config.json"), config.described()
     if before is None:

@@ -34,7 +34,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Config:
+class QuadraticsFigure:
     """The paper's set-up: N units, a step size shared by all, K local steps and S clients a round for FL."""
 
     n: int = 1000
@@ -63,7 +63,7 @@ class Config:
         return Settings(self.step_size, self.epochs, self.cohort, self.local_steps)
 
 
-def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
+def policies(config: QuadraticsFigure) -> dict[str, dict[str, Policy[Any]]]:
     """The policies of each setting, by the names of the figure."""
     one, pair = wo.ShuffleOnce(), wo.PairGraB()
     found: dict[str, dict[str, Policy[Any]]] = {
@@ -86,7 +86,7 @@ def _turned(n: int, epoch: int) -> Order:
     return np.roll(np.arange(n, dtype=np.int32), -epoch)
 
 
-def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:
+def run(config: QuadraticsFigure, *, jobs: int = 1) -> Iterator[Table]:
     """Train all policies with all seeds; yields each seed's table as it is finished."""
     config.check()
     if jobs < 1:
@@ -94,24 +94,24 @@ def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:
     task = cast(Any, _Seeds(config))
     batch = [Job(task, "Figure 1", wo.RandomReshuffling(), s, config.settings) for s in range(config.seeds)]
     rows: list[list[Any]] = [[] for _ in batch]
-    for report in work_off(batch, jobs):
-        if report.row is None:
-            yield table_of(rows[report.job])
+    for event in work_off(batch, jobs):
+        if event.row is None:
+            yield table_of(rows[event.job])
         else:
-            rows[report.job].append(report.row)
+            rows[event.job].append(event.row)
 
 
 @dataclass(frozen=True)
 class _Seeds:
     """What a worker process is told: the job's seed says which."""
 
-    config: Config
+    config: QuadraticsFigure
 
     def train(self, _: Policy[Any], seed: int, __: Settings) -> Iterator[dict[str, Any]]:
         yield from run_seed(self.config, seed).to_pylist()
 
 
-def run_seed(config: Config, seed: int) -> Table:
+def run_seed(config: QuadraticsFigure, seed: int) -> Table:
     """One seed: its quadratics, and every policy on them; a row for each setting, policy and epoch."""
     problem = quadratics(config.n, seed=seed)
     common: dict[str, Any] = {"step_size": config.step_size, "epochs": config.epochs, "seed": seed}

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from wellorder import Herding, RandomReshuffling  # noqa: E402
 from wellorder.experiments import Config, compare  # noqa: E402
 from wellorder.experiments._tasks import task_of  # noqa: E402
-from wellorder.experiments._tasks.pictures import NetworkTask, split_of  # noqa: E402
+from wellorder.experiments._tasks.networks import NetworkTask, split_of  # noqa: E402
 from wellorder.experiments._training import Settings  # noqa: E402
 from wellorder.torch._training import Recipe, Split  # noqa: E402
 

@@ -29,7 +29,8 @@ class Config:
     """
 
     policies: Sequence[str] | Mapping[str, Policy[Any]] = DEFAULT
-    """Names (with parameters, with labels: see `wellorder.experiments._names`), or policies by label."""
+    """Names, with parameters and labels (``"RR"``, ``"GraB(reorders=2)"``, ``"mine=PairGraB"``), or policies
+    by label."""
     epochs: int | None = None
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     step_size: float | None = None
@@ -54,7 +55,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """A `Config` resolved for a task, and checked."""
 
     task: Task
@@ -79,7 +80,7 @@ class Plan:
         return {**head, "seeds": list(self.seeds), "tune": self.tune, **asdict(self.settings)}
 
 
-def resolve(task: Task | str, config: Config) -> Plan:
+def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     """Check everything that can be checked before anything is computed."""
     chosen = task_of(task) if isinstance(task, str) else task
     named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
@@ -105,7 +106,7 @@ def resolve(task: Task | str, config: Config) -> Plan:
         config.cohort, config.local_steps, config.server_step,
     )  # fmt: skip
     _check_policies(named, chosen.check(settings))
-    return Plan(
+    return ComparisonPlan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
     )
 
