@@ -47,3 +47,12 @@ def test_policies_keep_their_colours_and_strangers_get_free_ones():
     assert chosen["PairGraB"] == COLOURS[4]
     assert len(set(chosen.values())) == 4
     assert len(colours_of([f"p{i}" for i in range(25)])) == 25
+
+
+def test_labels_are_no_formulas_and_all_stand_in_the_legend():
+    strange = [r"$\frac{", "$x$", "_hidden", "[/]x"]
+    rows = [{"policy": p, "seed": 0, "epoch": e, "loss": 1.0 / (e + 1)} for p in strange for e in range(3)]
+    figure = picture(table_of(rows), [Metric("loss", "$loss$")], "50 $ of $x")
+    figure.draw_without_rendering()
+    told = [text.get_text().replace("\\$", "$").lstrip("\u2060") for text in figure.legends[0].get_texts()]
+    assert told == strange

@@ -134,5 +134,5 @@ def _tell(done: Comparison, report: Path) -> None:
         screen.print(f"{label}: {search.note}.", soft_wrap=True)
     screen.print(headline(done.verdicts, plan.baseline), style="bold", soft_wrap=True)
     for verdict in done.verdicts:
-        screen.print(f"• {verdict.text}", soft_wrap=True, markup=False)
-    screen.print(f"\nReport: {report}", soft_wrap=True, markup=False)
+        screen.print(f"• {verdict.text}", soft_wrap=True)
+    screen.print(f"\nReport: {report}", soft_wrap=True)

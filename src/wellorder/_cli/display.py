@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import typer
@@ -12,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from wellorder.experiments._pool import EpochRow, JobError
 from wellorder.report._table import Metric, number
@@ -48,7 +50,7 @@ class LiveWatch:
 
 def bar() -> Progress:
     """A progress bar for rows of work."""
-    words = TextColumn("[bold]{task.description}")
+    words = TextColumn("{task.description}", style="bold", markup=False)  # labels are anybody's text
     return Progress(
         words, BarColumn(bar_width=32), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn()
     )
@@ -57,7 +59,7 @@ def bar() -> Progress:
 @contextmanager
 def shown(what: LiveWatch | Progress, *, quiet: bool) -> Iterator[None]:
     """Show progress on standard error, if that is a terminal and nobody asked for quiet."""
-    console = Console(stderr=True)
+    console = _console(stderr=True)
     if quiet or not console.is_terminal:
         yield
         return
@@ -85,7 +87,7 @@ def refusing(
 
 def complain(message: str) -> None:
     """Say what is wrong, on standard error."""
-    Console(stderr=True, highlight=False).print(f"[bold red]Error:[/] {_plain(message)}", soft_wrap=True)
+    _console(stderr=True).print(Text.assemble(("Error:", "bold red"), f" {message}"), soft_wrap=True)
 
 
 def ratio(value: float) -> str:
@@ -95,8 +97,9 @@ def ratio(value: float) -> str:
 
 def console() -> Console:
     """Standard output, wide enough for tables where it is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    return _console(width=None if sys.stdout.isatty() else 110)
 
 
-def _plain(message: str) -> str:
-    return message.replace("[", "\\[")
+def _console(**options: Any) -> Console:
+    """A console that shows text as it stands: a label may hold brackets, and colons as in ``:x:``."""
+    return Console(highlight=False, markup=False, emoji=False, **options)

@@ -109,7 +109,7 @@ def figure1(
         shown_table.add_row(policy, f"{values['distance']:.2e}", f"{values['order_error']:.1f}")
     console().print(shown_table)
     console().print(
-        f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True, markup=False
+        f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True
     )
 
 
@@ -206,7 +206,7 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
             f"{values['train_loss']:.4f} ± {values['train_loss_std']:.4f}",
         )
     console().print(table)
-    console().print(f"Report: {report} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True, markup=False)
+    console().print(f"Report: {report} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
 
 
 app.command("fig2")(

@@ -213,7 +213,7 @@ def plot(table: Table, title: str = "") -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from wellorder.report._pictures import house_style
+    from wellorder.report._pictures import house_style, literal
     from wellorder.report._style import colours_of
 
     with house_style():
@@ -227,13 +227,13 @@ def plot(table: Table, title: str = "") -> Figure:
                 middle, spread = lines.mean(axis=0), lines.std(axis=0)
                 at = rounds[trained]
                 axes.fill_between(at, middle - spread, middle + spread, color=colour, alpha=0.15, lw=0)
-                axes.plot(at, middle, color=colour, label=policy)
+                axes.plot(at, middle, color=colour, label=literal(policy))
             axes.set(title=metric.label, xlabel="round")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_yscale("log")
         panels[0].legend(loc="lower right")
         if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+            figure.suptitle(literal(title), x=0.01, ha="left", fontsize=11)
     return figure
 
 
