@@ -12,7 +12,7 @@ from wellorder._order import Policy, describe
 from wellorder.experiments._names import named_policies
 from wellorder.experiments._tasks import Task, task_of
 from wellorder.experiments._training import Settings
-from wellorder.policies import RandomReshuffling
+from wellorder.policies import entry_of
 from wellorder.report._table import Metric
 
 DEFAULT = ("RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB")
@@ -112,7 +112,8 @@ def resolve(task: Task | str, config: Config) -> ComparisonPlan:
 
 
 def _baseline(named: Mapping[str, Policy[Any]], wanted: str | None) -> str:
-    reshuffling = [label for label, policy in named.items() if isinstance(policy, RandomReshuffling)]
+    entries = {label: entry_of(policy) for label, policy in named.items()}
+    reshuffling = [label for label, entry in entries.items() if entry is not None and entry.short == "RR"]
     label = wanted or [*reshuffling, *named][0]
     if label not in named:
         raise ValueError(f"baseline={label!r} is not among the policies: {', '.join(named)}")
