@@ -132,10 +132,20 @@ def test_bad_options_are_refused_with_the_cure(tmp_path):
         (("--policy", "Sorted"), "unknown"),
         (("--device", "cuda:7"), "no CUDA device"),
         (("--clients", "9999"), "pass fewer"),
+        (("--clients", "0"), "clients=0: pass an int from 1"),
+        (("--clients", "3"), "clients=3: a round takes 5; pass 5 clients or more"),
+        (("--rounds", "0"), "rounds=0: pass an int from 1"),
+        (("--seeds", "0"), "seeds=0: pass an int from 1"),
+        (("--device", "nope"), "device='nope': pass cpu, cuda or cuda:NUMBER"),
+        (("--precision", "half"), "precision='half'"),
+        (("--lr", "0"), "step_size=0.0: pass a positive number"),
+        (("--lr", "0.1", "--tune"), "not both"),
+        (("--policy", "Greedy(max_units=None)"), "policy Greedy(max_units=None)"),
     ):
         done = command("fig2", "--quick", *words, "--out", tmp_path / "x")
         assert done.exit_code == 2, done.output
         assert message in " ".join(done.output.split())
+        assert not (tmp_path / "x").exists()
 
 
 def test_the_moving_average_is_of_what_there_is():

@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from wellorder._cli.display import console
 from wellorder._saving import write_bytes
 from wellorder.theory import (
     METHODS,
@@ -92,10 +93,11 @@ def command(
         report = {"setting": {"n": n, "epochs": epochs, **setting}, "methods": rows, "advice": advice.text}
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
         return
-    _print(rows, fl, theta)
-    typer.echo(advice.text)
+    screen = console()
+    _print(screen, rows, fl, theta)
+    screen.print(advice.text, soft_wrap=True)
     if plot:
-        typer.echo(f"Drawn: {plot}")
+        screen.print(f"Drawn: {plot}", soft_wrap=True)
 
 
 def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> MethodBou
     }  # fmt: skip
 
 
-def _print(rows: list[MethodBound], fl: bool, theta: float | None) -> None:
+def _print(screen: Console, rows: list[MethodBound], fl: bool, theta: float | None) -> None:
     title = f"Upper bounds of min ‖∇f(x_q)‖² (Theorem {2 if fl else 1}), step sizes tuned"
     head = ("method", "bound", "descent", "order", "step size", "at most", "prob.")
     table = Table(*head, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -146,10 +148,10 @@ def _print(rows: list[MethodBound], fl: bool, theta: float | None) -> None:
         table.add_row(row["method"], *(f"{x:.3g}" for x in numbers), f"{row['probability']:.4g}")
     if theta is None:
         table.caption = f"OP, {AT_START}"
-    Console().print(table)
+    screen.print(table)
     for row in rows:
         if "refused" in row:
-            typer.echo(f"– {row['method']}: {row['refused']}")
+            screen.print(f"– {row['method']}: {row['refused']}", soft_wrap=True)
 
 
 def _draw(

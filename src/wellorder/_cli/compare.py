@@ -14,6 +14,7 @@ from wellorder._cli.display import LiveWatch, complain, console, ratio, refusing
 from wellorder.experiments._compare import Comparison, compare
 from wellorder.experiments._config import Config, resolve
 from wellorder.experiments._folder import RunFolder, cores, fresh_path
+from wellorder.experiments._names import MOST_SEEDS
 from wellorder.experiments._pool import JobError
 from wellorder.experiments._tasks import TASKS
 from wellorder.report._table import curves, number
@@ -62,8 +63,8 @@ def command(
 
         if resume and out is None:
             raise ValueError("--resume needs --out: the folder of the run to finish")
-        if seeds is not None and (seed or seeds < 1):
-            raise ValueError(f"--seeds {seeds}: pass 1 or more, and not --seed as well")
+        if seeds is not None and (seed or not 1 <= seeds <= MOST_SEEDS):
+            raise ValueError(f"--seeds {seeds}: pass 1 to {MOST_SEEDS}, and not --seed as well")
         if tune and tune_each:
             raise ValueError("--tune and --tune-each: pass one of them")
         typed: dict[str, Any] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,27 @@ from rich.text import Text
 
 from wellorder.experiments._pool import EpochRow, JobError
 from wellorder.report._table import Metric, number
+
+IN_ASCII = {
+    "‖": "||", "∇": "grad ", "∞": "inf", "θ": "theta", "γ": "gamma", "ς": "sigma", "σ": "sigma", "φ": "phi",
+    "η": "eta", "δ": "delta", "ν": "nu", "\N{COMBINING MACRON}": "", "²": "^2", "₀": "0", "√": "sqrt ",
+    "≤": "<=", "≥": ">=", "·": "*", "×": "x", "−": "-", "–": "-", "•": "*", "…": "...", "’": "'",
+    "±": "+-", "Σ": "sum ",
+}  # fmt: skip
+
+
+def write_legibly() -> None:
+    """Let standard output and error say in ASCII what their encoding lacks, instead of failing."""
+
+    def spelled(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(IN_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("wellorder-legible", spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="wellorder-legible")
 
 
 class LiveWatch:

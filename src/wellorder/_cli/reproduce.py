@@ -108,9 +108,7 @@ def figure1(
     for policy, values in fig1.medians(table).items():
         shown_table.add_row(policy, f"{values['distance']:.2e}", f"{values['order_error']:.1f}")
     console().print(shown_table)
-    console().print(
-        f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True
-    )
+    console().print(f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
 
 
 def _check_writable(out: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from wellorder._order import Policy, describe
-from wellorder.experiments._names import named_policies
+from wellorder.experiments._names import check_policies, named_policies
 from wellorder.experiments._tasks import Task, task_of
 from wellorder.experiments._training import Settings
 from wellorder.policies import entry_of
@@ -85,6 +85,8 @@ def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     chosen = task_of(task) if isinstance(task, str) else task
     named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
     for label, policy in named.items():
+        if not isinstance(label, str) or not label.strip() or not label.isprintable():
+            raise ValueError(f"policies: the label {label!r} cannot be shown; pass a line of printable text")
         if isinstance(policy, type) or not all(hasattr(policy, verb) for verb in VERBS):
             raise ValueError(
                 f"policies: {label!r} is {policy!r}, not a policy; pass such as wellorder.GraB()"
@@ -94,7 +96,7 @@ def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     seeds = tuple(config.seeds) if isinstance(config.seeds, Iterable) else ()
     if not seeds or not all(_is_seed(seed) for seed in seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(
-            f"seeds={config.seeds!r}: pass a list of one or more different whole numbers, 0 or above"
+            f"seeds={config.seeds!r}: pass a list of one or more different whole numbers, 0 to 2**63 - 1"
         )
     if config.tune not in TUNING:
         raise ValueError(f"tune={config.tune!r}: pass 'baseline' or 'each', or nothing")
@@ -105,7 +107,9 @@ def resolve(task: Task | str, config: Config) -> ComparisonPlan:
         chosen.epochs if config.epochs is None else config.epochs,
         config.cohort, config.local_steps, config.server_step,
     )  # fmt: skip
-    _check_policies(named, chosen.check(settings))
+    units = chosen.check(settings)
+    if units is not None:
+        check_policies(named, units)
     return ComparisonPlan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
     )
@@ -120,15 +124,6 @@ def _baseline(named: Mapping[str, Policy[Any]], wanted: str | None) -> str:
     return label
 
 
-def _check_policies(named: Mapping[str, Policy[Any]], n: int | None) -> None:
-    if n is None:
-        return
-    for label, policy in named.items():
-        try:
-            policy.init(n)
-        except ValueError as error:
-            raise ValueError(f"policy {label}: {error}") from None
-
-
 def _is_seed(seed: Any) -> bool:
-    return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and bool(seed >= 0)
+    """Whether the tables' 64-bit column of seeds can hold it."""
+    return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) < 2**63

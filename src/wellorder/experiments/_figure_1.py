@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import wellorder as wo
+from wellorder._arguments import whole_number
 from wellorder._order import Order, Policy
 from wellorder._training import Run
+from wellorder.experiments._names import MOST_SEEDS, check_policies
 from wellorder.experiments._pool import Job, work_off
 from wellorder.experiments._training import Settings
 from wellorder.federated import fedavg
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 DISTANCE = Metric("distance", "‖x − x*‖")
 ORDER_ERROR = Metric("order_error", "order error φ̄")
 SETTINGS = ("SGD", "FL")
+MOST_VISITS = 500_000_000
+"""Every order of a run is kept: 2 GB."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +45,15 @@ class QuadraticsFigure:
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is computed or written."""
-        if self.seeds < 1:
-            raise ValueError(f"seeds={self.seeds}: pass 1 or more")
-        quadratics(self.n)
+        whole_number("seeds", self.seeds, least=1, most=MOST_SEEDS)
+        whole_number("n", self.n, least=2)
         self.settings.check(self.n)
-        for label, policy in (policies(self)["SGD"] | policies(self)["FL"]).items():
-            try:
-                policy.init(self.n)
-            except ValueError as error:
-                raise ValueError(f"policy {label}: {error}") from None
+        if self.n * self.epochs > MOST_VISITS:
+            raise ValueError(
+                f"n={self.n}, epochs={self.epochs}: the orders of one run would be "
+                f"{4 * self.n * self.epochs / 2**30:.3g} GiB; pass n·epochs up to {MOST_VISITS:,}"
+            )
+        check_policies(policies(self)["SGD"] | policies(self)["FL"], self.n)
 
     @property
     def settings(self) -> Settings:

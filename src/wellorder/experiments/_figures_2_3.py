@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import real_number, whole_number
 from wellorder._saving import write_text
 from wellorder.experiments._folder import RunFolder, machine, versions
-from wellorder.experiments._names import named_policies
+from wellorder.experiments._names import MOST_SEEDS, check_policies, named_policies
 from wellorder.experiments._tuning import Search, two_stage
 from wellorder.federated._data import DATASETS, Dataset
 from wellorder.federated._partition import Partition, shards
@@ -86,6 +87,26 @@ class FederatedFigure:
         """What is trained on what, in words."""
         return f"{self.model} on {self.dataset}, {self.clients} clients"
 
+    def check(self) -> None:
+        """Refuse what cannot be run, before data are loaded or a folder is claimed."""
+        for field in ("rounds", "seeds", "clients", "cohort", "local_steps", "batch"):
+            whole_number(field, getattr(self, field), least=1, most=MOST_SEEDS if field == "seeds" else 10**9)
+        if self.cohort > self.clients:
+            raise ValueError(
+                f"clients={self.clients}: a round takes {self.cohort}; pass {self.cohort} clients or more"
+            )
+        if self.step_size is not None:
+            real_number("step_size", self.step_size, above=0)
+            if self.tune:
+                raise ValueError(
+                    f"step_size={self.step_size}: either give the step size or tune it, not both"
+                )
+        if self.dataset != "digits" and self.dataset not in DATASETS:
+            raise ValueError(f"dataset={self.dataset!r}: pass one of digits, {', '.join(DATASETS)}")
+        check_policies(named_policies(self.policies), self.clients)
+        _check_device(self.device)
+        _settings(self, self.gamma, 0, None)  # refuses an unknown precision
+
     def described(self) -> dict[str, Any]:
         """Plain data: what two runs must share to be one run; not where it is computed."""
         plain = asdict(replace(self, policies=list(self.policies)))
@@ -144,10 +165,9 @@ def dataset_of(
     config: FederatedFigure, folder: str | Path | None = None, *, download: bool = False
 ) -> Dataset:
     """The data set by name: one of `wellorder.federated._data`, or scikit-learn's small ``digits``."""
+    config.check()
     if config.dataset == "digits":
         return _digits(16 if config.model == "cnn" else 8)
-    if config.dataset not in DATASETS:
-        raise ValueError(f"dataset={config.dataset!r}: pass one of digits, {', '.join(DATASETS)}")
     if config.dataset == "cinic10":
         return DATASETS["cinic10"](folder)
     return DATASETS[config.dataset](folder, download=download)
@@ -164,9 +184,8 @@ def run(
     """Train all policies with all seeds side by side; a checkpoint after every epoch lets a run go on."""
     from wellorder.federated import federate, simulate_many
 
+    config.check()
     policies = named_policies(config.policies)
-    if config.seeds < 1:
-        raise ValueError(f"seeds={config.seeds}: pass 1 or more")
     partition = shards(dataset.train_labels, config.clients)
     data, folder = federate(dataset, partition), RunFolder.start(out, resume=resume)
     _claim(folder, config)
@@ -304,6 +323,21 @@ def _settings(config: FederatedFigure, gamma: float, seed: int, checkpoint: Path
         batch=config.batch, augment=config.augment, seed=seed, train_sample=config.train_sample,
         device=config.device, precision=precision, checkpoint=checkpoint,
     )  # fmt: skip
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={name!r}: pass cpu, cuda or cuda:NUMBER")
+    seen = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= seen:
+        found = f"only {seen} CUDA devices are" if seen else "no CUDA device is"
+        raise ValueError(f"device={name!r}: {found} visible here; pass --device cpu, or one that is")
 
 
 def _searched(config: FederatedFigure, data: ClientData, policy: Any, folder: RunFolder) -> Search:
