@@ -9,7 +9,8 @@ from wellorder._cli import app
 HOSTILE = [
     "", " ", "0", "-1", "1", "1.5", "nan", "inf", "-inf", "1e999", "1e11", "100000000000", str(2**63),
     str(2**70), "9" * 5000, "0x10", "x", "é", "\u2028", "\udcff", "\n", "[/]x", "$x$", "None", "../..",
-    "a" * 300, "-" * 50, "(" * 500, "GraB(", "GraB(reorders=1,reorders=2)", "GraB(**{})", "Greedy(max_units=None)",
+    "a" * 300, "-" * 50, "(" * 500, "GraB(", "GraB(reorders=1,reorders=2)", "GraB(**{})",
+    "Greedy(max_units=None)",
     "GraB(reorders=None)", "AP(None)", "AP([[0]])", "Walk", "GraB(rule=GraB)", "x=", "=RR", "{}",
     "/dev/null/x", "cuda:7", "meta",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import sys
 from collections.abc import Iterator
@@ -104,7 +105,8 @@ def refusing(
         complain(f"interrupted; {interrupted}")
         raise typer.Exit(130) from None
     except (JobError, OSError) as error:
-        complain(str(error))
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        complain(f"{error}; free some space; {interrupted}" if full else str(error))
         raise typer.Exit(1) from None
 
 

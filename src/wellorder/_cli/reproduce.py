@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +12,8 @@ import typer
 from rich.table import Table
 
 from wellorder._cli.display import bar, console, refusing, shown
-from wellorder._saving import TEMPORARY, write_text
-from wellorder.experiments._folder import cores, machine, versions
+from wellorder._saving import write_text
+from wellorder.experiments._folder import cores, machine, versions, whole_folder
 from wellorder.report._table import as_text, write_table
 
 app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
@@ -77,23 +75,22 @@ def figure1(
         if processes < 1:
             raise ValueError(f"--jobs {jobs}: pass 1 or more")
         config.check()
-        _check_writable(out)
         progress = bar()
         task = progress.add_task("Figure 1: seeds", total=seeds)
         parts = []
-        with shown(progress, quiet=as_json):
-            for part in fig1.run(config, jobs=processes):
-                parts.append(part)
-                progress.advance(task)
-        table = fig1.whole(parts)
-        found = {
-            "config": asdict(config),
-            "medians": fig1.medians(table),
-            "versions": versions(),
-            "machine": machine(),
-        }
-        figure = fig1.plot(table)
-        with _all_or_nothing(out) as beside:
+        with whole_folder(out) as beside:
+            with shown(progress, quiet=as_json):
+                for part in fig1.run(config, jobs=processes):
+                    parts.append(part)
+                    progress.advance(task)
+            table = fig1.whole(parts)
+            found = {
+                "config": asdict(config),
+                "medians": fig1.medians(table),
+                "versions": versions(),
+                "machine": machine(),
+            }
+            figure = fig1.plot(table)
             for suffix in (".png", ".pdf"):
                 save_picture(figure, beside / f"fig1{suffix}")
             for suffix in (".parquet", ".csv"):
@@ -109,25 +106,6 @@ def figure1(
         shown_table.add_row(policy, f"{values['distance']:.2e}", f"{values['order_error']:.1f}")
     console().print(shown_table)
     console().print(f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
-
-
-def _check_writable(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise ValueError(
-            f"--out {out}: cannot be written ({error.strerror or error}); choose another"
-        ) from None
-
-
-@contextmanager
-def _all_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder whose files move to ``out`` once all of them are written."""
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out) as beside:
-        yield Path(beside)
-        for file in sorted(Path(beside).iterdir()):
-            file.replace(out / file.name)
 
 
 def federated_figure(name: str, about: str) -> Callable[..., None]:

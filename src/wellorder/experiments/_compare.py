@@ -91,15 +91,21 @@ def compare(
     plan = resolve(task, wanted)
     if not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"jobs={jobs!r}: pass an int >= 1")
-    if out is not None and resume:
+    if out is None:
+        return _compared(plan, None, jobs, seen)
+    if resume:
         _check_same(RunFolder(Path(out)), plan)
-    folder = None if out is None else RunFolder.start(Path(out), resume=resume)
-    if folder is not None and not resume:
-        given = {"task": plan.task.name, **wanted.given()}
-        folder.write("config.json", {"given": given, "resolved": plan.described()})
-    searches = _searches(plan, folder, jobs, seen)
+    with RunFolder.claimed(Path(out), resume=resume) as folder:
+        if not resume:
+            given = {"task": plan.task.name, **wanted.given()}
+            folder.write("config.json", {"given": given, "resolved": plan.described()})
+        return _compared(plan, folder, jobs, seen)
+
+
+def _compared(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> Comparison:
+    searches = _searches(plan, folder, jobs, watch)
     step_sizes = _step_sizes(plan, searches)
-    cells = _cells(plan, step_sizes, folder, jobs, seen)
+    cells = _cells(plan, step_sizes, folder, jobs, watch)
     table = joined(cells) if folder is None else folder.seal(cells)
     return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
 

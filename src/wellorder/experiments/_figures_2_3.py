@@ -187,19 +187,20 @@ def run(
     config.check()
     policies = named_policies(config.policies)
     partition = shards(dataset.train_labels, config.clients)
-    data, folder = federate(dataset, partition), RunFolder.start(out, resume=resume)
-    _claim(folder, config)
-    partition.save(out / "partition.npz")
-    search = _searched(config, data, next(iter(policies.values())), folder) if config.tune else None
-    gamma = search.best if search else config.gamma
-    seeds = range(config.seeds)
-    jobs = [
-        (p, _settings(config, gamma, s, out / "checkpoint.npz")) for p in policies.values() for s in seeds
-    ]
-    names = [(label, seed) for label in policies for seed in seeds]
-    runs = simulate_many(config.model, data, jobs, progress=progress)
-    cells = [table_of(_rows(name, seed, one)) for (name, seed), one in zip(names, runs, strict=True)]
-    return FigureRun(config, folder.seal(cells), gamma, search, folder)
+    data = federate(dataset, partition)
+    with RunFolder.claimed(out, resume=resume) as folder:
+        _claim(folder, config)
+        partition.save(out / "partition.npz")
+        search = _searched(config, data, next(iter(policies.values())), folder) if config.tune else None
+        gamma = search.best if search else config.gamma
+        seeds = range(config.seeds)
+        jobs = [
+            (p, _settings(config, gamma, s, out / "checkpoint.npz")) for p in policies.values() for s in seeds
+        ]
+        names = [(label, seed) for label in policies for seed in seeds]
+        runs = simulate_many(config.model, data, jobs, progress=progress)
+        cells = [table_of(_rows(name, seed, one)) for (name, seed), one in zip(names, runs, strict=True)]
+        return FigureRun(config, folder.seal(cells), gamma, search, folder)
 
 
 def smoothed(values: npt.NDArray[np.float64], window: int = WINDOW) -> npt.NDArray[np.float64]:
