@@ -1,4 +1,4 @@
-"""Folders: one process at a time, files that appear all at once, leftovers swept, damage named with its cure."""
+"""Folders: one process at a time, files that appear all at once, leftovers swept, damage named."""
 
 import os
 import signal
@@ -35,11 +35,11 @@ def test_a_folder_in_which_a_run_is_at_work_is_refused_and_its_owner_named(task,
         for resume in (False, True):
             if resume:
                 (tmp_path / "run/config.json").write_text('{"given": {}, "resolved": {}}')
+            claim = RunFolder.claimed(tmp_path / "run", resume=resume)
             with pytest.raises(
-                ValueError, match=rf"at work in this folder \(process {other.pid} on .*, since 2"
+                ValueError, match=rf"at work in this folder \(process {other.pid} on .*, since"
             ):
-                with RunFolder.claimed(tmp_path / "run", resume=resume):
-                    pass
+                claim.__enter__()
         (tmp_path / "run/config.json").unlink()
         other.kill()
     assert compare(task, SMALL, out=tmp_path / "run").table.num_rows == 30
@@ -138,9 +138,13 @@ def test_other_files_in_the_folder_stay_and_a_living_neighbour_is_not_swept(tmp_
 
 
 def test_an_error_leaves_nothing_behind(tmp_path):
-    with pytest.raises(RuntimeError), whole_folder(tmp_path / "out") as beside:
-        (beside / "part").write_text("half")
-        raise RuntimeError
+    def fails():
+        with whole_folder(tmp_path / "out") as beside:
+            (beside / "part").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
     assert not list(tmp_path.iterdir())
 
 

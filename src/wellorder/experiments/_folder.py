@@ -214,6 +214,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
         yield beside
         (beside / LOCK).unlink(missing_ok=True)
         _put(beside, out)
+        _flush(out.parent)
     finally:
         os.close(handle)
         shutil.rmtree(beside, ignore_errors=True)
@@ -252,6 +253,15 @@ def _put(beside: Path, out: Path) -> None:
         return
     for name in names:
         (beside / name).replace(out / name)
+
+
+def _flush(folder: Path) -> None:
+    """Make the renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _exchange(one: Path, other: Path) -> bool:
