@@ -16,21 +16,20 @@ with needed_by("wellorder.experiments", "experiments"):
 
 if TYPE_CHECKING:
     from wellorder.experiments._publish import publish, summary
-    from wellorder.experiments._tasks.networks import NetworkTask
-    from wellorder.torch._training import Recipe, Split
+    from wellorder.experiments._tasks.networks import LabelledData, NetworkTask, Recipe
 
 __all__ = [
     "Comparison",
     "ComparisonPlan",
     "Config",
     "JobError",
+    "LabelledData",
     "NetworkTask",
     "ProblemTask",
     "Recipe",
     "RunFolder",
     "Search",
     "Settings",
-    "Split",
     "Task",
     "Watch",
     "compare",
@@ -44,7 +43,7 @@ __all__ = [
 _LAZY = {
     "NetworkTask": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
     "Recipe": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
-    "Split": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
+    "LabelledData": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
     "publish": ("wellorder.experiments._publish", ("experiments",)),
     "summary": ("wellorder.experiments._publish", ("experiments",)),
 }

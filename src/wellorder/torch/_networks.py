@@ -1,11 +1,9 @@
-"""Small networks that orders are compared on, and the recipes that train them."""
+"""Small networks that orders are compared on."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional
-
-from wellorder.torch._training import Recipe
 
 
 class LeNet(nn.Module):
@@ -51,12 +49,3 @@ def logistic() -> nn.Module:
 def grey_lenet() -> nn.Module:
     """LeNet for 28×28 images in grey."""
     return LeNet(channels=1, side=28)
-
-
-RECIPES = {
-    "fashion-mnist": Recipe(grey_lenet, 1e-3),
-    "fashion-mnist-logistic": Recipe(logistic, 1e-2, momentum=0.0),
-    "cifar10": Recipe(LeNet, 1e-3, weight_decay=1e-2),
-    "cifar10-cnn": Recipe(CNN, 2e-2, batch=32, momentum=0.0),
-}
-"""By task; "cifar10" is the setting of Lu et al. (2022)."""
