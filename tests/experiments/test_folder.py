@@ -1,6 +1,7 @@
 """Folders: one process at a time, files that appear all at once, leftovers swept, damage named."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -182,3 +183,95 @@ def test_a_full_disk_names_the_cure(tmp_path, monkeypatch):
     assert result.exit_code == 1
     told = " ".join(result.stderr.split())
     assert "No space left on device; free some space; finished seeds are kept, and --resume finishes" in told
+
+
+DEEP = "[" * 100_000
+DAMAGE = {
+    "config.json": ["", "{", "[]", "{}", "null", '"x"', DEEP, '{"given": 1}', '{"given": [], "resolved": {}}',
+                    '{"given": {}, "resolved": {}}', '{"given": {"task": ["x"]}, "resolved": {}}',
+                    '{"given": {"task": "quadratics", "epochs": "4"}, "resolved": {}}',
+                    '{"given": {"task": "quadratics", "nonsense": 1}, "resolved": {}}',
+                    '{"given": {"task": "quadratics", "seeds": 5}, "resolved": {}}',
+                    '{"given": {"task": "quadratics", "policies": [1]}, "resolved": {}}'],
+    "about.json": ["", "{", "[]", DEEP, '{"started": 3}', '{"started": [1]}', '{"started": [{}]}',
+                   '{"started": [{"versions": 1, "machine": {}}]}'],
+    "tuning.json": ["", "[]", DEEP, '{"RR": 1}', '{"RR": {}}', '{"RR": {"best": "x"}}',
+                    '{"RR": {"best": 1, "coarse": [], "fine": [], "tried": [], "edge": ""}}',
+                    '{"RR": {"best": 1, "coarse": 3, "fine": [], "tried": [[1, 2, 3]], "edge": 0}}'],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run with everything in it."""
+    folder = tmp_path_factory.mktemp("damaged") / "run"
+    compare("quadratics", TUNED, out=folder)
+    return folder
+
+
+TUNED = Config(policies=("RR", "PairGraB"), epochs=4, seeds=(0, 1), tune="baseline")
+
+
+def resumed(folder):
+    from typer.testing import CliRunner
+
+    from wellorder._cli import app
+
+    result = CliRunner().invoke(app, ["compare", "--resume", "--out", str(folder), "--jobs", "1", "--json"])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in DAMAGE for text in DAMAGE[name]])
+def test_a_damaged_file_is_named_with_its_cure_and_the_cure_works(finished, tmp_path, name, text):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / name).write_text(text)
+    code, told = resumed(folder)
+    assert code == 2, told
+    assert name in told
+    assert ("another folder" if name == "config.json" else "delete it") in told
+    if name != "config.json":
+        (folder / name).unlink()
+        assert resumed(folder)[0] == 0
+        assert (folder / "table.csv").read_bytes() == (finished / "table.csv").read_bytes()
+
+
+def wrong_cells(cell):
+    """Cells that are not of the run, by what is wrong with them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    good = pq.read_table(cell)
+    at = (
+        good.column_names.index("loss")
+        if "loss" in good.column_names
+        else good.column_names.index("distance")
+    )
+    yield "no table", lambda: cell.write_bytes(b"PAR1 nothing PAR1")
+    yield "cut off", lambda: cell.write_bytes(cell.read_bytes()[:-40])
+    yield "empty", lambda: cell.write_bytes(b"")
+    yield "too long", lambda: pq.write_table(pa.concat_tables([good] * 50), cell)
+    yield "too short", lambda: pq.write_table(good.slice(0, 2), cell)
+    yield "no metrics", lambda: pq.write_table(good.select(["policy", "seed", "epoch"]), cell)
+    yield "no seed", lambda: pq.write_table(good.drop_columns(["seed"]), cell)
+    words = pa.array(["x"] * good.num_rows)
+    yield "words for numbers", lambda: pq.write_table(good.set_column(at, "distance", words), cell)
+    yield "another seed", lambda: shutil.copy(cell.parent / "policy0-seed1.parquet", cell)
+    yield "another policy", lambda: shutil.copy(cell.parent / "policy1-seed0.parquet", cell)
+
+
+@pytest.mark.parametrize("case", range(10))
+def test_a_cell_that_is_not_of_the_run_is_named_and_can_be_deleted(finished, tmp_path, case):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    cell = folder / "cells" / "policy0-seed0.parquet"
+    what, damage = list(wrong_cells(cell))[case]
+    damage()
+    code, told = resumed(folder)
+    assert code == 2, (what, told)
+    assert "policy0-seed0.parquet" in told
+    assert "delete it: what it held is made again, and the rest is kept" in told
+    cell.unlink()
+    assert resumed(folder)[0] == 0
+    assert (folder / "table.csv").read_bytes() == (finished / "table.csv").read_bytes()

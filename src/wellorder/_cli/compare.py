@@ -73,8 +73,8 @@ def command(
             "tune": "baseline" if tune else "each" if tune_each else None,
             "cohort": cohort, "local_steps": local_steps, "server_step": server_step,
         }  # fmt: skip
-        before = RunFolder(out).asked()["given"] if resume and out is not None else {}
-        if before and before.get("task") not in TASKS:
+        before = _asked(RunFolder(out)) if resume and out is not None else {}
+        if before and before["task"] not in TASKS:
             raise ValueError(
                 f"out={out}: its task {before.get('task')!r} is one of your own; resume it from Python: "
                 "compare(task, config, out=..., resume=True)"
@@ -97,6 +97,18 @@ def command(
         typer.echo(json.dumps({**summary(done), "report": str(report)}, indent=2, ensure_ascii=False))
     else:
         _tell(done, report)
+
+
+def _asked(folder: RunFolder) -> dict[str, Any]:
+    """The options that the folder's run was given, and its task's name."""
+    given: dict[str, Any] = folder.asked()["given"]
+    try:
+        if not isinstance(given.get("task"), str):
+            raise ValueError("names no task")
+        Config.from_given({name: value for name, value in given.items() if name != "task"})
+    except ValueError as error:
+        raise folder.damaged("config.json", str(error)) from None
+    return given
 
 
 def _run(work: Any) -> Comparison:

@@ -133,8 +133,16 @@ def _searches(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: 
             known[label] = search.as_data()
             if folder is not None:
                 folder.write("tuning.json", known)
-        found[label] = Search.from_data(known[label])
+        found[label] = remembered(folder, known[label])
     return found
+
+
+def remembered(folder: RunFolder | None, data: Any) -> Search:
+    """A search as the folder remembers it."""
+    try:
+        return Search.from_data(data)
+    except ValueError as error:
+        raise error if folder is None else folder.damaged("tuning.json", str(error)) from None
 
 
 def _step_sizes(plan: ComparisonPlan, searches: dict[str, Search]) -> dict[str, float]:
@@ -166,9 +174,12 @@ def _cells(
     """All cells, the missing ones trained, seed after seed so that a broken run leaves whole seeds."""
     labels = list(plan.policies)
     cells: dict[tuple[int, int], Any] = {}
+    columns = [*(metric.column for metric in plan.task.metrics), "gradients", "seconds"]
     for seed in plan.seeds:
         for number in range(len(labels)):
-            cells[number, seed] = None if folder is None else folder.kept(number, seed)
+            cells[number, seed] = folder and folder.kept(
+                number, labels[number], seed, rows=plan.settings.epochs + 1, columns=columns
+            )
     missing = [cell for cell, table in cells.items() if table is None]
     batch = [_job(plan, labels[number], seed, step_sizes[labels[number]]) for number, seed in missing]
 

@@ -42,6 +42,26 @@ class Config:
     local_steps: int = 1
     server_step: float = 1.0
 
+    @classmethod
+    def from_given(cls, data: Mapping[str, Any]) -> Config:
+        """Undo `given`; refuses what it cannot have made.
+
+        >>> Config.from_given({"epochs": "5"})
+        Traceback (most recent call last):
+        ValueError: holds epochs='5'
+        """
+        for name, value in data.items():
+            listed = {"policies": str, "seeds": int}.get(name)
+            kinds = {"epochs": int, "cohort": int, "local_steps": int, "tune": str, "baseline": str}
+            good = (
+                isinstance(value, list) and all(type(entry) is listed for entry in value)
+                if listed is not None
+                else isinstance(value, kinds.get(name, (int, float))) and not isinstance(value, bool)
+            )  # fmt: skip
+            if not good or name not in {field.name for field in fields(cls)}:
+                raise ValueError(f"holds {name}={value!r}")
+        return cls(**data)
+
     def given(self) -> dict[str, Any]:
         """The options that differ from the defaults, as plain data."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import real_number, whole_number
 from wellorder._saving import write_text
+from wellorder.experiments._compare import remembered
 from wellorder.experiments._folder import RunFolder, machine, versions
 from wellorder.experiments._names import MOST_SEEDS, check_policies, named_policies
 from wellorder.experiments._tuning import Search, two_stage
@@ -344,8 +345,8 @@ def _check_device(name: str) -> None:
 def _searched(config: FederatedFigure, data: ClientData, policy: Any, folder: RunFolder) -> Search:
     """The two-stage search on one policy; all step sizes of a stage are trained side by side."""
     known = folder.read("tuning.json")
-    if known:
-        return Search.from_data(known)
+    if known is not None:
+        return remembered(folder, known)
     from wellorder.federated import simulate_many
 
     def losses(grid: Sequence[float]) -> list[float]:
@@ -366,7 +367,8 @@ def _claim(folder: RunFolder, config: FederatedFigure) -> None:
     if before is None:
         folder.write("config.json", wanted)
     elif before != wanted:
-        other = [f"{k}={wanted[k]!r} (was {before.get(k)!r})" for k in wanted if before.get(k) != wanted[k]]
+        other = [f"{k}={wanted.get(k)!r} (was {before.get(k)!r})" for k in {**wanted, **before}
+                 if before.get(k) != wanted.get(k)]  # fmt: skip
         raise ValueError(f"out={folder.path}: its run has other options: {'; '.join(other)}; choose another")
 
 

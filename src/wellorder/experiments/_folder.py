@@ -39,9 +39,13 @@ except ImportError:  # no POSIX system: folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
 from wellorder._saving import TEMPORARY, write_text
-from wellorder.report._table import Table, joined, read_table, write_table
+from wellorder.report._table import KEYS, Table, joined, read_table, write_table
 
 LOCK = ".lock"
+ANEW = "put it back, or start anew in another folder"
+LESS = "delete it: what it held is made again, and the rest is kept"
+CURES = {"config.json": ANEW}
+"""What to do about a damaged file, by name; others can be spared."""
 PACKAGES = ("wellorder", "numpy", "numba", "scipy", "scikit-learn", "pyarrow", "torch")
 
 
@@ -101,22 +105,21 @@ class RunFolder:
             return None
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{file}: cannot be read ({error}); put it back, or start anew in another folder"
-            ) from None
+        except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets nested too deep
+            raise self.damaged(name, f"cannot be read ({error})") from None
         if not isinstance(found, dict):
-            raise ValueError(f"{file}: holds no options; put it back, or start anew in another folder")
+            raise self.damaged(name, "holds no table of names")
         return found
+
+    def damaged(self, name: str, what: str) -> ValueError:
+        """An error about one of the folder's files, with the cure."""
+        return ValueError(f"{self.path / name}: {what}; {CURES.get(name, LESS)}")
 
     def asked(self) -> dict[str, Any]:
         """What the folder's run was asked for (``given``) and what that meant (``resolved``)."""
         found = self._begun()
         if not all(isinstance(found.get(part), dict) for part in ("given", "resolved")):
-            raise ValueError(
-                f"{self.path / 'config.json'}: holds no options of a run; put it back, or start anew in "
-                "another folder"
-            )
+            raise self.damaged("config.json", "holds no options of a run")
         return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
@@ -127,10 +130,23 @@ class RunFolder:
         """Keep a finished cell: the table of the ``policy``-th policy and one seed."""
         write_table(table, self._cell(policy, seed))
 
-    def kept(self, policy: int, seed: int) -> Table | None:
-        """A finished cell's table, or None."""
+    def kept(self, policy: int, label: str, seed: int, *, rows: int, columns: Sequence[str]) -> Table | None:
+        """A finished cell's table, or None; refuses one that is not of ``label``, or not so large."""
         cell = self._cell(policy, seed)
-        return read_table(cell) if cell.exists() else None
+        if not cell.exists():
+            return None
+        name = f"cells/{cell.name}"
+        try:
+            found = read_table(cell, rows=rows)
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
+        missing = [column for column in (*KEYS, *columns) if column not in found.column_names]
+        if missing:
+            raise self.damaged(name, f"lacks the columns {', '.join(missing)}")
+        for column, values in zip(KEYS, ([label] * rows, [seed] * rows, list(range(rows))), strict=True):
+            if found.column(column).to_pylist() != values:
+                raise self.damaged(name, f"is not of this run, for its column {column!r} differs")
+        return found
 
     def seal(self, cells: Sequence[Table]) -> Table:
         """Write the run's tables from all its cells, in their order; returns the whole, with the clock."""
@@ -144,7 +160,10 @@ class RunFolder:
 
     def table(self) -> Table:
         """The sealed run's whole table, with the clock."""
-        bare, clock = (read_table(self.path / f"{name}.parquet") for name in ("table", "timings"))
+        try:
+            bare, clock = (read_table(self.path / f"{name}.parquet") for name in ("table", "timings"))
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}; finish the run with resume=True") from None
         return (
             bare.append_column("seconds", clock.column("seconds"))
             if "seconds" in clock.column_names
@@ -153,8 +172,7 @@ class RunFolder:
 
     def mixed(self) -> str:
         """What changed between the starts of the run, in words; empty if nothing did."""
-        starts = (self.read("about.json") or {"started": []})["started"]
-        facts = [{**start["versions"], "cpu": start["machine"]["cpu"]} for start in starts]
+        facts = [{**start["versions"], "cpu": start["machine"].get("cpu")} for start in self._starts()]
         names = sorted({name for fact in facts for name in fact if fact[name] != facts[0].get(name)})
         changes = [
             f"{name} ({', '.join(dict.fromkeys(str(fact.get(name)) for fact in facts))})" for name in names
@@ -180,14 +198,23 @@ class RunFolder:
         files += cells.iterdir() if cells.is_dir() else []
         return all(file.name in ("about.json", LOCK) or file.name.startswith(TEMPORARY) for file in files)
 
+    def _starts(self) -> list[dict[str, Any]]:
+        found = (self.read("about.json") or {"started": []}).get("started")
+        parts = ("versions", "machine")
+        if not isinstance(found, list) or not all(
+            isinstance(start, dict) and all(isinstance(start.get(part), dict) for part in parts)
+            for start in found
+        ):
+            raise self.damaged("about.json", "does not tell when and under what the run was started")
+        return found
+
     def _about(self) -> dict[str, Any]:
-        before = self.read("about.json") or {}
         now = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
             "machine": machine(),
         }
-        return {"started": [*before.get("started", []), now]}
+        return {"started": [*self._starts(), now]}
 
 
 @contextmanager
