@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from wellorder._cli.display import console
 from wellorder._saving import write_bytes
 from wellorder.theory import (
     METHODS,
@@ -26,7 +27,7 @@ from wellorder.theory import (
 )
 from wellorder.theory._setting import check_epochs
 
-Row = dict[str, Any]
+MethodBound = dict[str, Any]
 FORMATS = {".png", ".svg", ".pdf"}
 AT_START = "IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
 
@@ -92,10 +93,11 @@ def command(
         report = {"setting": {"n": n, "epochs": epochs, **setting}, "methods": rows, "advice": advice.text}
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
         return
-    _print(rows, fl, theta)
-    typer.echo(advice.text)
+    screen = console()
+    _print(screen, rows, fl, theta)
+    screen.print(advice.text, soft_wrap=True)
     if plot:
-        typer.echo(f"Drawn: {plot}")
+        screen.print(f"Drawn: {plot}", soft_wrap=True)
 
 
 def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +108,9 @@ def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
     return {"cohort": 2, "local_steps": 5, "server_step": 1.0, **named} if fl else {}
 
 
-def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Row:
+def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> MethodBound:
     formula = next(row for row in rate_table() if row.method == method)
-    row: Row = {
+    row: MethodBound = {
         "method": method,
         "label": METHODS[method].label,
         "relation": formula.relation,
@@ -130,7 +132,7 @@ def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Row:
     }  # fmt: skip
 
 
-def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
+def _print(screen: Console, rows: list[MethodBound], fl: bool, theta: float | None) -> None:
     title = f"Upper bounds of min ‖∇f(x_q)‖² (Theorem {2 if fl else 1}), step sizes tuned"
     head = ("method", "bound", "descent", "order", "step size", "at most", "prob.")
     table = Table(*head, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -146,14 +148,14 @@ def _print(rows: list[Row], fl: bool, theta: float | None) -> None:
         table.add_row(row["method"], *(f"{x:.3g}" for x in numbers), f"{row['probability']:.4g}")
     if theta is None:
         table.caption = f"OP, {AT_START}"
-    Console().print(table)
+    screen.print(table)
     for row in rows:
         if "refused" in row:
-            typer.echo(f"– {row['method']}: {row['refused']}")
+            screen.print(f"– {row['method']}: {row['refused']}", soft_wrap=True)
 
 
 def _draw(
-    path: Path, rows: list[Row], epochs: int, n: int, setting: dict[str, Any], theta: float | None
+    path: Path, rows: list[MethodBound], epochs: int, n: int, setting: dict[str, Any], theta: float | None
 ) -> None:
     """Bound against epochs, one line a method."""
     if path.suffix not in FORMATS:
