@@ -154,7 +154,13 @@ def test_the_255_condition_is_strict():
         (lambda: constants("RR", 12, cohort=4), r"these belong to clients, not to 'RR'; use an 'FL-'"),
         (lambda: constants("rr", 12), r"method='rr' is not known; pass one of AP, RR"),
         (lambda: constants(wellorder.WithReplacement(), 12), r"no permutations.*use RandomReshuffling"),
-        (lambda: constants("mine", 12, A=(0.1,), p=3), r"p=3: .*pass one of them"),
+        (lambda: constants("mine", 12, A=(0.1,), p=1.5), r"p=1.5: .*norms p >= 2; pass 2"),
+        (lambda: constants(wellorder.GraB, 12), r"pass a policy, such as GraB\(\)"),
+        (lambda: constants("RR", 12, sigma=None), r"sigma=None: pass a finite number"),
+        (
+            lambda: constants(wellorder.NicePermutation(passes=2), 12, passes=3),
+            r"passes=3: .*has passes=2; leave it out",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_the_cure(call, message):
