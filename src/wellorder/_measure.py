@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import whole_number
 from wellorder._compiled import jit
 from wellorder._kernels.signals import TensorRows, block_of
-from wellorder._order import Order, whole
+from wellorder._order import Order
 
 BLOCK = 256
 Lookup = Callable[[Order], npt.NDArray[np.float64]]
@@ -53,7 +54,7 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
     rows_of = _lookup(vectors, steps)
     if not p >= 1:
         raise ValueError(f"p={p!r}: pass a norm p >= 1, or numpy.inf")
-    whole("every", every, least=1, cure="measure at multiples of this many steps")
+    whole_number("every", every, least=1, cure="measure at multiples of this many steps")
     width = at_once(rows_of(steps[:1]).shape[1])
     mean = sum(rows.sum(axis=0) for rows in map(rows_of, _blocks(np.arange(len(steps)), width))) / len(steps)
     prefix, worst, seen = np.zeros(len(mean)), 0.0, 0
@@ -112,8 +113,8 @@ def expansion(
         raise ValueError(
             f"problem={problem!r} has no Hessian–vector products; give it curve(units, x, vectors)"
         )
-    S = whole("cohort", cohort, least=1)  # noqa: N806
-    K = whole("local_steps", local_steps, least=1)  # noqa: N806
+    S = whole_number("cohort", cohort, least=1)  # noqa: N806
+    K = whole_number("local_steps", local_steps, least=1)  # noqa: N806
     point, steps = np.asarray(x, np.float64), _steps(order)
     if len(steps) % S:
         raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import seed_of, whole_number
 from wellorder._compiled import jit
 
 Order = npt.NDArray[np.integer[Any]]
@@ -134,6 +135,33 @@ class Signals(Protocol):
         ...
 
 
+@runtime_checkable
+class SignalShortcuts(Signals, Protocol):
+    """What signals may offer beyond the three questions, where they know a cheaper or safer way.
+
+    Each is looked for by name and used where it is found, so a class may have any of them.
+    """
+
+    def differences(self, pending: Vector) -> Signals | None:
+        """Signals of the differences of consecutive rows, the first row paired with ``pending`` if not empty.
+
+        None says that there is no cheaper way this time.
+        """
+        ...
+
+    def add_to(self, total: Vector, weights: npt.NDArray[np.float64]) -> Vector:
+        """Add the weighted sum of the rows to ``total``, in place if that helps: the old one is spent."""
+        ...
+
+    def finite(self) -> npt.NDArray[np.bool_]:
+        """Which rows are finite, ``(b,)``; others are left out before a policy sees them."""
+        ...
+
+    def take(self, index: npt.NDArray[np.intp]) -> Signals:
+        """The signals of some of the rows."""
+        ...
+
+
 def rng(seed: int, epoch: int, stream: str) -> np.random.Generator:
     """Make the generator of one stream in one epoch of one seed, independent of all others.
 
@@ -159,31 +187,9 @@ def _entropy(seed: int, epoch: int, stream: str) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=(epoch, zlib.crc32(f"wellorder.{stream}".encode())))
 
 
-def whole(name: str, value: Any, *, least: int, cure: str = "") -> int:
-    """Take a whole number of at least ``least``; refuses anything else by name, value and cure."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        said = f"{cure}, an int >= {least}" if cure else f"pass an int >= {least}"
-        raise ValueError(f"{name}={value!r}: {said}")
-    return int(value)
-
-
-def seed_of(seed: Any) -> int:
-    """Take a seed: a non-negative int.
-
-    >>> seed_of(None)
-    Traceback (most recent call last):
-    ValueError: seed=None: seeds are non-negative ints, so that a run can be repeated; pass e.g. seed=0
-    """
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(
-            f"seed={seed!r}: seeds are non-negative ints, so that a run can be repeated; pass e.g. seed=0"
-        )
-    return int(seed)
-
-
 def units_of(n: int, seed: int) -> Order:
     """Units ``0..n-1`` in their own order, int32 below 2³¹; checks ``n`` and ``seed`` on the way in."""
-    whole("n", n, least=1, cure="there must be at least one unit; pass the number of units")
+    whole_number("n", n, least=1, cure="there must be at least one unit; pass the number of units")
     seed_of(seed)
     return np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
 
@@ -226,6 +232,8 @@ def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64
         raise ValueError(
             f"units of shape {wanted.shape} and dtype {wanted.dtype}: pass a 1-D array of unit numbers"
         )
+    if not 0 <= seen <= len(order):  # compiled code below indexes by it
+        raise ValueError(f"seen={seen!r}: an epoch of {len(order)} steps has seen 0 to {len(order)} of them")
     steps = np.empty(len(wanted), np.int64)
     found = _match(order, seen, wanted.astype(np.int64), steps)
     if found < len(wanted):
@@ -323,10 +331,34 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
     values = {name: _restore(name, mapping[name], getattr(blank, name)) for name in names}
     if _checksum(values) != int(mapping["checksum"]):
         raise ValueError("damaged state: its checksum does not match; load an intact copy")
+    _check_values(policy, n, values)
+    return type(blank)(**values)
+
+
+def _check_values(policy: Policy[Any], n: int, values: Mapping[str, Any]) -> None:
+    """Refuse a state that no training makes: a checksum tells damage, not forgery, and kernels trust a state.
+
+    Names mean the same in every policy here: steps ``seen`` and ``observed`` of n, ``waiting`` a step or -1;
+    int8 arrays hold signs and marks; ``rows`` has one for each unit.
+    """
     order = values["order"]
+    if permutes(policy) and not is_permutation(order, n):
+        raise ValueError(f"damaged state: order is no permutation of 0..{n - 1}; load an intact copy")
     if order.min() < 0 or order.max() >= n:
         raise ValueError(f"damaged state: order holds units outside 0..{n - 1}; load an intact copy")
-    return type(blank)(**values)
+    limits = {"epoch": (0, 2**63), "seen": (0, n), "observed": (0, n), "waiting": (-1, n - 1)}
+    for name, value in values.items():
+        low, high = limits.get(name, (-np.inf, np.inf))
+        if isinstance(value, int) and not low <= value <= high:
+            raise ValueError(f"damaged state: {name}={value} is outside {low}..{high}; load an intact copy")
+        if not isinstance(value, np.ndarray):
+            continue
+        if value.dtype == np.int8 and value.size and not (value.min() >= -1 and value.max() <= 1):
+            raise ValueError(f"damaged state: {name} holds more than -1, 0 and 1; load an intact copy")
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"damaged state: {name} is not finite; load an intact copy")
+        if name == "rows" and value.size and len(value) != n:
+            raise ValueError(f"damaged state: {len(value)} rows for {n} units; load an intact copy")
 
 
 def _plain(value: Any) -> Any:
@@ -358,8 +390,14 @@ def _restore(name: str, value: Any, blank: Any) -> Any:
 
 def _checksum(values: Mapping[str, Any]) -> int:
     total = 0
+    data: Any
     for name in sorted(values):
         value = values[name]
-        data = np.ascontiguousarray(value).data if isinstance(value, np.ndarray) else repr(value).encode()
+        if isinstance(value, np.ndarray):
+            # Signals may combine in float32, but a state is loaded into a fresh one's dtypes: sum up values.
+            wide = value.astype(np.float64, copy=False) if value.dtype.kind == "f" else value
+            data = bytes(0) if not wide.size else np.ascontiguousarray(wide).data
+        else:
+            data = repr(value).encode()
         total = zlib.crc32(data, zlib.crc32(name.encode(), total))
     return total

@@ -1,17 +1,25 @@
-"""Algorithm 1: permutation-based SGD on a problem."""
+"""Training on a problem, epoch by epoch: Algorithm 1, and the loop that Algorithm 2 and `compare` share."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import real_number, whole_number
 from wellorder._kernels.signals import usable
 from wellorder._measure import at_once, drift, order_error
 from wellorder._order import Order, Policy
-from wellorder.problems._problem import Problem, gradient, start_of, steps
+from wellorder.problems._problem import Matrix, Point, Problem, gradient, start_of, steps
+
+Visit = Callable[[Order, Point], tuple[Matrix, Matrix]]
+"""From some units and the point before them to the points passed (the last is where they end) and signals."""
+Close = Callable[[Point, Point], Point]
+"""From an epoch's first point and where its visits ended to the next epoch's first point."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +48,10 @@ class Run:
     """K, the local steps of a client; 1 for SGD."""
     server_step: float = 1.0
     """η, the amplification at the epoch's end; 1 for SGD."""
+    proximal: float = 0.0
+    """w, the weight of the proximal step at each epoch's end; 0 for none."""
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def sgd(
     problem: Problem,
     policy: Policy[Any],
@@ -80,51 +89,127 @@ def sgd(
     >>> bool(better.distance[-1] < worse.distance[-1] / 10)
     True
     """
-    check_numbers(step_size=step_size, epochs=epochs, proximal=proximal)
+    step_size = real_number("step_size", step_size, above=0)
+    epochs = whole_number("epochs", epochs, least=1)
+    weight = real_number("proximal", proximal, least=0)
     first = start_of(problem, start)
-    record = Recorder(problem, policy, step_size, epochs, seed, p, first)
-    state, x, width = policy.init(problem.n, seed=seed), first, at_once(problem.dim)
-    for epoch in range(epochs):
-        state = observe_fresh(problem, policy, state, x)
-        order, here, far = state.order, x, 0.0
-        for at in range(0, problem.n, width):
-            units = order[at : at + width]
-            points, signals = steps(problem, units, x, step_size)
-            x = points[-1]
-            points[0] = here
-            far = float(np.maximum(far, drift(points, p=p)))
-            if policy.needs.at_visits():
-                state = observe_usable(policy, state, units, signals)
-        if proximal:
-            x = (x + proximal * first) / (1 + proximal)
-        record.epoch(epoch, order, far, x)
-        if epoch + 1 < epochs:
-            state = policy.advance(state)
+
+    def visit(units: Order, x: Point) -> tuple[Matrix, Matrix]:
+        return steps(problem, units, x, step_size)
+
+    def close(_: Point, x: Point) -> Point:
+        return (x + weight * first) / (1 + weight) if weight else x
+
+    record = Recorder(problem, policy, step_size, epochs, seed, p, proximal=weight)
+    for moment in moments(problem, policy, visit, close, epochs, seed, first, watch=record.watch):
+        record.look(moment)
     return record.run()
 
 
-def observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: npt.NDArray[np.float64]) -> Any:
-    """Show the policy every unit's gradient at ``x``, in visiting order, if it asks for that now."""
-    if policy.needs.at_start(state.epoch):
-        order, width = state.order, at_once(problem.dim)
-        for at in range(0, problem.n, width):
-            units = order[at : at + width]
-            state = observe_usable(policy, state, units, problem.gradients(units, x))
+@dataclass(frozen=True)
+class Moment:
+    """The start of an epoch: the point, the order about to be followed, and the cost so far."""
+
+    epoch: int
+    x: Point
+    order: Order
+    """Of the last moment, after all epochs: the order that the last epoch followed, or that comes next."""
+    gradients: int
+    """Fresh gradients that the policy asked for, beside those of the visits."""
+    seconds: float
+    """Processor seconds of the visits and of all the policy's work; looks in between do not count."""
+
+
+def moments(
+    problem: Problem,
+    policy: Policy[Any],
+    visit: Visit,
+    close: Close,
+    epochs: int,
+    seed: int,
+    first: Point,
+    *,
+    width: int = 0,
+    watch: Callable[[Point, Matrix], object] | None = None,
+    beyond: bool = False,
+) -> Iterator[Moment]:
+    """Train, and stop at x_0, x_1, … x_Q for a look.
+
+    Parameters
+    ----------
+    visit, close
+        What a visit does, and what an epoch's end does: `sgd`, `fedavg` and `compare` differ in these alone.
+    width
+        Units visited at a time; as many as fit a cache unless given.
+    watch
+        Shown each epoch's first point and the points passed from there, block by block.
+    beyond
+        Whether the last moment has the next order, which costs one more `advance` (and, of a list of orders,
+        one more order) than training needs.
+    """
+    clock = time.thread_time()
+    state, x, width = policy.init(problem.n, seed=seed), first, width or at_once(problem.dim)
+    gradients, seconds = 0, time.thread_time() - clock
+    for epoch in range(epochs):
+        spent, clock = gradients, time.thread_time()
+        paid = seconds
+        if policy.needs.at_start(state.epoch):
+            gradients += problem.n
+            state = _observe_fresh(problem, policy, state, x)
+        seconds += time.thread_time() - clock
+        yield Moment(epoch, x, state.order, spent, paid)
+        clock = time.thread_time()
+        state, x = _epoch(problem.n, policy, state, x, visit, close, width, watch)
+        if beyond or epoch + 1 < epochs:
+            state = policy.advance(state)
+        seconds += time.thread_time() - clock
+    yield Moment(epochs, x, state.order, gradients, seconds)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _epoch(
+    n: int,
+    policy: Policy[Any],
+    state: Any,
+    first: Point,
+    visit: Visit,
+    close: Close,
+    width: int,
+    watch: Callable[[Point, Matrix], object] | None,
+) -> tuple[Any, Point]:
+    """Visit every unit in the state's order, and show the policy what the visits revealed."""
+    order, x = state.order, first
+    for at in range(0, n, width):
+        units = order[at : at + width]
+        points, signals = visit(units, x)
+        x = points[-1]
+        if watch is not None:
+            watch(first, points)
+        if policy.needs.at_visits():
+            state = _observe_usable(policy, state, units, signals)
+    return state, close(first, x)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: Point) -> Any:
+    """Show the policy every unit's gradient at ``x``, in visiting order."""
+    order, width = state.order, at_once(problem.dim)
+    for at in range(0, problem.n, width):
+        units = order[at : at + width]
+        state = _observe_usable(policy, state, units, problem.gradients(units, x))
     return state
 
 
-def observe_usable(policy: Policy[Any], state: Any, units: Order, signals: npt.NDArray[np.float64]) -> Any:
+def _observe_usable(policy: Policy[Any], state: Any, units: Order, signals: Matrix) -> Any:
     """Show the policy the signals that can be balanced; those of a run that diverged stay unobserved."""
     good = usable(signals)
-    return (
-        policy.observe(state, units, signals)
-        if good.all()
-        else policy.observe(state, units[good], signals[good])
-    )
+    if good.all():
+        return policy.observe(state, units, signals)
+    return policy.observe(state, units[good], signals[good])
 
 
 class Recorder:
-    """Collects a `Run`, epoch by epoch; ``federated`` holds its cohort, local_steps and server_step."""
+    """Collects a `Run` from its moments; ``more`` holds what it has beyond plain SGD."""
 
     def __init__(
         self,
@@ -134,23 +219,35 @@ class Recorder:
         epochs: int,
         seed: int,
         p: float,
-        first: npt.NDArray[np.float64],
-        **federated: Any,
+        **more: Any,
     ) -> None:
         self.problem, self.policy, self.step_size, self.seed, self.p = problem, policy, step_size, seed, p
-        self.federated = federated
+        self.epochs, self.more = epochs, more
         self.x = np.empty((epochs + 1, problem.dim))
-        self.x[0] = first
         self.orders = np.empty((epochs, problem.n), np.int32)
-        self.order_error, self.gradient_norm, self.distance, self.drift = np.empty((4, epochs))
+        self.order_error, self.gradient_norm, self.distance = np.empty((3, epochs))
+        self.drift = np.zeros(epochs)
+        self._now = 0
 
-    def epoch(self, q: int, order: Order, far: float, after: npt.NDArray[np.float64]) -> None:
-        """Record epoch ``q``, which followed ``order``, strayed ``far`` and ended at ``after``."""
-        problem, x = self.problem, self.x[q]
+    def watch(self, first: Point, points: Matrix) -> None:
+        """Note how far the points stray; the first of a block was the last of the one before."""
+        points[0] = first  # saves a copy of the block: the point that it replaces has been counted
+        self.drift[self._now] = np.maximum(self.drift[self._now], drift(points, p=self.p))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def look(self, moment: Moment) -> None:
+        """Record the point, and what is about to be done there."""
+        problem, x, q = self.problem, moment.x, moment.epoch
+        self.x[q], self._now = x, q
+        if q == self.epochs:
+            return
         best = getattr(problem, "minimiser", None)
-        self.orders[q], self.drift[q], self.x[q + 1] = order, far, after
+        self.orders[q] = moment.order
         self.order_error[q] = order_error(
-            lambda units: problem.gradients(units, x), order, p=self.p, every=self.federated.get("cohort", 1)
+            lambda units: problem.gradients(units, x),
+            moment.order,
+            p=self.p,
+            every=self.more.get("cohort", 1),
         )
         self.gradient_norm[q] = np.linalg.norm(gradient(problem, x))
         self.distance[q] = np.nan if best is None else np.linalg.norm(x - best)
@@ -159,16 +256,5 @@ class Recorder:
         """The finished record."""
         return Run(
             self.x, self.orders, self.order_error, self.gradient_norm, self.distance, self.drift,
-            self.problem, self.policy, self.step_size, self.seed, self.p, **self.federated,
+            self.problem, self.policy, self.step_size, self.seed, self.p, **self.more,
         )  # fmt: skip
-
-
-def check_numbers(*, step_size: float, epochs: int, **others: float) -> None:
-    """Refuse impossible settings of a run before it starts."""
-    if not (np.isfinite(step_size) and step_size > 0):
-        raise ValueError(f"step_size={step_size!r}: pass a positive number")
-    if not isinstance(epochs, int | np.integer) or epochs < 1:
-        raise ValueError(f"epochs={epochs!r}: pass an int >= 1")
-    for name, value in others.items():
-        if not (np.isfinite(value) and value >= 0):
-            raise ValueError(f"{name}={value!r}: pass a number of 0 or more")

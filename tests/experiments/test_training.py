@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import wellorder as wo
-from wellorder.experiments._training import Settings, moments
+from wellorder.experiments._training import Settings, train
 from wellorder.federated import fedavg
 from wellorder.problems import quadratics
 
@@ -22,7 +22,7 @@ POLICIES = [
 def test_it_is_sgd_bit_for_bit(policy):
     problem = quadratics(300, 2, seed=1)
     run = wo.sgd(problem, policy, step_size=1e-3, epochs=4, seed=2)
-    found = list(moments(problem, policy, Settings(1e-3, 4), 2))
+    found = list(train(problem, policy, Settings(1e-3, 4), 2))
     assert np.stack([moment.x for moment in found]).tobytes() == run.x.tobytes()
     assert (np.stack([moment.order for moment in found[:-1]]) == run.orders).all()
 
@@ -32,17 +32,17 @@ def test_it_is_fedavg_bit_for_bit(policy):
     problem = quadratics(301, seed=1)
     options = {"cohort": 4, "local_steps": 3, "server_step": 1.5}
     run = fedavg(problem, policy, step_size=1e-3, epochs=4, seed=2, **options)
-    found = list(moments(problem, policy, Settings(1e-3, 4, **options), 2))
+    found = list(train(problem, policy, Settings(1e-3, 4, **options), 2))
     assert np.stack([moment.x for moment in found]).tobytes() == run.x.tobytes()
     assert (np.stack([moment.order for moment in found[:-1]]) == run.orders).all()
 
 
 def test_gradients_are_counted_with_those_that_ordering_takes():
     problem = quadratics(10)
-    plain = [m.gradients for m in moments(problem, wo.PairGraB(), Settings(1e-3, 3), 0)]
-    fresh = [m.gradients for m in moments(problem, wo.PairGraBProto(), Settings(1e-3, 3), 0)]
-    once = [m.gradients for m in moments(problem, wo.NicePermutation(2), Settings(1e-3, 3), 0)]
-    local = [m.gradients for m in moments(problem, wo.PairGraB(), Settings(1e-3, 3, 2, 5), 0)]
+    plain = [m.gradients for m in train(problem, wo.PairGraB(), Settings(1e-3, 3), 0)]
+    fresh = [m.gradients for m in train(problem, wo.PairGraBProto(), Settings(1e-3, 3), 0)]
+    once = [m.gradients for m in train(problem, wo.NicePermutation(2), Settings(1e-3, 3), 0)]
+    local = [m.gradients for m in train(problem, wo.PairGraB(), Settings(1e-3, 3, 2, 5), 0)]
     assert plain == [0, 10, 20, 30]
     assert fresh == [0, 20, 40, 60]
     assert once == [0, 20, 30, 40]
@@ -50,11 +50,11 @@ def test_gradients_are_counted_with_those_that_ordering_takes():
 
 
 def test_seconds_never_fall():
-    seconds = [m.seconds for m in moments(quadratics(1000), wo.GraB(), Settings(1e-3, 5), 0)]
+    seconds = [m.seconds for m in train(quadratics(1000), wo.GraB(), Settings(1e-3, 5), 0)]
     assert (np.diff(seconds) > 0).all()
 
 
 def test_a_run_that_diverges_stops_early_without_an_error():
-    found = list(moments(quadratics(100), wo.PairGraB(), Settings(1e3, 50), 0))
+    found = list(train(quadratics(100), wo.PairGraB(), Settings(1e3, 50), 0))
     assert len(found) < 51
     assert np.isfinite(found[-1].x).all()

@@ -10,25 +10,24 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from wellorder import policies
+from wellorder.policies import REGISTRY
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False) -> None:
     """List the policies: name, what it must be shown, and one line about it."""
-    rows = []
-    for name in policies.__all__:
-        policy = getattr(policies, name)
-        rows.append(
-            {
-                "policy": name,
-                "needs": policy.needs.value,
-                "what": (inspect.getdoc(policy) or "").split("\n")[0],
-            }
-        )
+    rows = [
+        {
+            "policy": entry.name,
+            "short": entry.short,
+            "needs": entry.needs.value,
+            "what": (inspect.getdoc(entry.policy) or "").split("\n")[0],
+        }
+        for entry in REGISTRY
+    ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    table = Table("policy", "needs", "what it does")
+    table = Table("policy", "short", "needs", "what it does")
     for row in rows:
         table.add_row(*row.values())
     Console().print(table)

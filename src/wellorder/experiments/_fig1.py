@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import wellorder as wo
-from wellorder import policies as every
 from wellorder._order import Order, Policy
 from wellorder._training import Run
 from wellorder.experiments._pool import Job, work_off
 from wellorder.experiments._training import Settings
 from wellorder.federated import fedavg
+from wellorder.policies import REGISTRY
 from wellorder.problems import quadratics
 from wellorder.report._table import Metric, Table, curves, joined, policies_of, table_of
 
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 DISTANCE = Metric("distance", "‖x − x*‖")
 ORDER_ERROR = Metric("order_error", "order error φ̄")
 SETTINGS = ("SGD", "FL")
-NAMES = {
-    "Arbitrary": "AP", "RandomReshuffling": "RR", "ShuffleOnce": "SO", "IncrementalGradient": "IG",
-    "NicePermutation": "NP", "WithReplacement": "with replacement", "GraBProto": "GraB-proto",
-    "PairGraBProto": "PairGraB-proto",
-}  # fmt: skip
-"""The figure's names, where they are not the policies' own."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +66,8 @@ def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
     }
     if config.every_policy:
         turned = wo.Arbitrary(partial(_turned, config.n))
-        for name in every.__all__:
-            found["SGD"][NAMES.get(name, name)] = turned if name == "Arbitrary" else getattr(every, name)()
+        for entry in REGISTRY:
+            found["SGD"][entry.short] = turned if entry.policy is wo.Arbitrary else entry.policy()
         found["FL"] |= {
             "FL-AP": turned, "FL-OP (IG)": wo.IncrementalGradient(), "FL-OP (NP)": wo.NicePermutation(),
             "FL-GraB-proto": wo.PairGraBProto(),

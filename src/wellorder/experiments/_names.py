@@ -8,16 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import wellorder
-from wellorder import policies
 from wellorder._order import Policy
+from wellorder.policies import REGISTRY, entry_named
 
-SHORT = {
-    "RR": "RandomReshuffling",
-    "SO": "ShuffleOnce",
-    "IG": "IncrementalGradient",
-    "NP": "NicePermutation",
-    "AP": "Arbitrary",
-}
 AP = "AP([[0, 1, 2], [2, 1, 0]])"
 RULES = ("Deterministic", "Walk")
 
@@ -97,10 +90,8 @@ def _value(node: ast.expr) -> Any:
 def _known(word: str) -> Any:
     if word in RULES:
         return getattr(wellorder, word)
-    names = {name.lower(): name for name in policies.__all__}
-    name = names.get(SHORT.get(word.upper(), word).lower())
-    if name is None:
-        raise ValueError(
-            f"policy {word!r} is unknown; {meant(word, policies.__all__)} `wellorder list` shows all"
-        )
-    return getattr(policies, name)
+    entry = entry_named(word)
+    if entry is None:
+        known = [entry.name for entry in REGISTRY]
+        raise ValueError(f"policy {word!r} is unknown; {meant(word, known)} `wellorder list` shows all")
+    return entry.policy

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from wellorder._measure import at_once, drift
-from wellorder._order import Policy
-from wellorder._training import Recorder, Run, check_numbers, observe_fresh, observe_usable
+from wellorder._arguments import real_number, whole_number
+from wellorder._measure import at_once
+from wellorder._order import Order, Policy
+from wellorder._training import Recorder, Run, moments
 from wellorder.federated._local import FullGradient, Local
 from wellorder.federated._rounds import Rounds
-from wellorder.problems._problem import Point, Problem, start_of
+from wellorder.problems._problem import Matrix, Point, Problem, start_of
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def fedavg(
     problem: Problem,
     policy: Policy[Any],
@@ -67,32 +66,35 @@ def fedavg(
     >>> bool(better.distance[-1] < worse.distance[-1] / 10)
     True
     """
-    check_numbers(step_size=step_size, epochs=epochs)
+    step_size = real_number("step_size", step_size, above=0)
+    epochs = whole_number("epochs", epochs, least=1)
     check_rounds(problem.n, cohort, local_steps, server_step)
     solver = FullGradient() if local is None else local
-    x = start_of(problem, start)
+    first, memory = start_of(problem, start), solver.init(problem, seed)
+    plan = Rounds(step_size, cohort, local_steps)
+
+    def visit(units: Order, w: Point) -> tuple[Matrix, Matrix]:
+        nonlocal memory
+        memory, points, signals = solver.rounds(problem, memory, units, w, plan)
+        return points, signals
+
+    def close(x: Point, w: Point) -> Point:
+        return amplified(x, w, server_step)
+
     record = Recorder(
-        problem, policy, step_size, epochs, seed, p, x,
+        problem, policy, step_size, epochs, seed, p,
         cohort=int(cohort), local_steps=int(local_steps), server_step=float(server_step),
     )  # fmt: skip
-    state, memory = policy.init(problem.n, seed=seed), solver.init(problem, seed)
-    plan = Rounds(step_size, cohort, local_steps)
-    width = max(1, at_once(problem.dim) // (cohort * local_steps)) * cohort
-    for epoch in range(epochs):
-        state = observe_fresh(problem, policy, state, x)
-        order, w, far = state.order, x, 0.0
-        for at in range(0, problem.n, width):
-            units = order[at : at + width]
-            memory, points, signals = solver.rounds(problem, memory, units, w, plan)
-            w = points[-1]
-            far = float(np.maximum(far, drift(np.vstack([x, points]), p=p)))
-            if policy.needs.at_visits():
-                state = observe_usable(policy, state, units, signals)
-        x = amplified(x, w, server_step)
-        record.epoch(epoch, order, far, x)
-        if epoch + 1 < epochs:
-            state = policy.advance(state)
+    for moment in moments(
+        problem, policy, visit, close, epochs, seed, first, width=at_a_time(problem, plan), watch=record.watch
+    ):
+        record.look(moment)
     return record.run()
+
+
+def at_a_time(problem: Problem, plan: Rounds) -> int:
+    """How many clients to train at a time: whole rounds, as fit a cache."""
+    return max(1, at_once(problem.dim) // (plan.cohort * plan.local_steps)) * plan.cohort
 
 
 def amplified(x: Point, w: Point, server_step: float) -> Point:
@@ -102,11 +104,8 @@ def amplified(x: Point, w: Point, server_step: float) -> Point:
 
 def check_rounds(n: int, cohort: int, local_steps: int, server_step: float) -> None:
     """Refuse impossible rounds before any computation."""
-    if not isinstance(cohort, int | np.integer) or not 1 <= cohort <= n:
-        raise ValueError(
-            f"cohort={cohort!r}: a round takes 1 to {n} of the {n} clients; pass an int in that range"
-        )
-    if not isinstance(local_steps, int | np.integer) or local_steps < 1:
-        raise ValueError(f"local_steps={local_steps!r}: pass an int >= 1")
-    if not (np.isfinite(server_step) and server_step > 0):
-        raise ValueError(f"server_step={server_step!r}: pass a positive number; 1.0 does not amplify")
+    whole_number(
+        "cohort", cohort, least=1, most=n, cure=f"a round takes 1 to {n} of the {n} clients; pass it as"
+    )
+    whole_number("local_steps", local_steps, least=1)
+    real_number("server_step", server_step, above=0)

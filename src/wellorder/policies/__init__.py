@@ -1,4 +1,4 @@
-"""The policies, by the paper's categories: arbitrary, independent, one permutation, dependent."""
+"""The policies, one file each, and the registry that every other list is derived from."""
 
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._flipflop import FlipFlop
@@ -9,9 +9,12 @@ from wellorder.policies._independent import RandomReshuffling, WithReplacement
 from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
 from wellorder.policies._pairgrab import PairGraB, PairGraBProto
 from wellorder.policies._proto import GraBProto
+from wellorder.policies._registry import REGISTRY, Entry, entry_named, entry_of
 
 __all__ = [
+    "REGISTRY",
     "Arbitrary",
+    "Entry",
     "FlipFlop",
     "GraB",
     "GraBProto",
@@ -24,4 +27,6 @@ __all__ = [
     "RandomReshuffling",
     "ShuffleOnce",
     "WithReplacement",
+    "entry_named",
+    "entry_of",
 ]

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._order import Needs, Order, frozen, is_permutation, seed_of, units_of
+from wellorder._arguments import seed_of
+from wellorder._order import Needs, Order, frozen, is_permutation, units_of
 from wellorder.policies._plan import Plan, pass_by
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wellorder._order import Needs, frozen, seed_of, shuffled
+from wellorder._arguments import seed_of
+from wellorder._order import Needs, frozen, shuffled
 from wellorder.policies._plan import Plan, pass_by
 
 

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._kernels.signals import block_of
-from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, seed_of, shuffled, visit, whole
+from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, shuffled, visit
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class GraB:
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
-        times = whole("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
+        times = whole_number("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
         object.__setattr__(self, "reorders", times)
 
     def init(self, n: int, *, seed: int = 0) -> GraBState:

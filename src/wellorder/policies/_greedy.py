@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import whole_number
 from wellorder._compiled import jit
-from wellorder._order import Keeps, Needs, frozen, shuffled, whole
+from wellorder._order import Keeps, Needs, frozen, shuffled
 from wellorder.policies._rows import Kept, keep, opened
 
 
@@ -27,7 +28,7 @@ class Greedy:
     keeps: ClassVar[Keeps] = Keeps.ROWS
 
     def init(self, n: int, *, seed: int = 0) -> Kept:
-        if whole("n", n, least=1) > self.max_units:
+        if whole_number("n", n, least=1) > self.max_units:
             raise ValueError(
                 f"n={n}: greedy ordering takes O(n²·d) time an epoch; use PairGraB (O(n·d)), "
                 f"order batches instead of examples, or raise max_units={self.max_units}"

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import seed_of, whole_number
 from wellorder._compiled import jit
 from wellorder._kernels.balance import balance_stored
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._kernels.signals import dense, not_finite, other_dimension
-from wellorder._order import Keeps, Needs, Order, Signs, frozen, seed_of, shuffled, visit, whole
+from wellorder._order import Keeps, Needs, Order, Signs, frozen, shuffled, visit
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -68,7 +69,9 @@ class Herding:
     def __post_init__(self) -> None:
         checked_rule(self.rule)
         object.__setattr__(
-            self, "passes", whole("passes", self.passes, least=1, cure="how often the epoch's end balances")
+            self,
+            "passes",
+            whole_number("passes", self.passes, least=1, cure="how often the epoch's end balances"),
         )
 
     def init(self, n: int, *, seed: int = 0) -> HerdingState:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wellorder._order import Needs, Order, frozen, rng, seed_of, shuffled, units_of
+from wellorder._arguments import seed_of
+from wellorder._order import Needs, Order, frozen, rng, shuffled, units_of
 from wellorder.policies._plan import Plan, pass_by
 
 

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
-from wellorder._order import Keeps, Needs, frozen, seed_of, shuffled, units_of, whole
+from wellorder._order import Keeps, Needs, frozen, shuffled, units_of
 from wellorder.policies._plan import Plan, pass_by
 from wellorder.policies._rows import Kept, keep, opened, signs_of
 
@@ -73,7 +74,7 @@ class NicePermutation:
         object.__setattr__(
             self,
             "passes",
-            whole("passes", self.passes, least=1, cure="balance at least once, or use ShuffleOnce"),
+            whole_number("passes", self.passes, least=1, cure="balance at least once, or use ShuffleOnce"),
         )
 
     def init(self, n: int, *, seed: int = 0) -> Kept:

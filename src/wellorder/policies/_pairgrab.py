@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import seed_of
 from wellorder._kernels.balance import NO_VECTOR, balance_pairs, last_row
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._kernels.signals import block_of
-from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, seed_of, shuffled, visit
+from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, shuffled, visit
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import seed_of
 from wellorder._kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder._kernels.reorder import BLOCK
 from wellorder._kernels.sign_rules import SignRule
 from wellorder._kernels.signals import dense, other_dimension
-from wellorder._order import Order, Signs, seed_of, visit
+from wellorder._order import Order, Signs, visit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from wellorder._measure import order_error
 from wellorder._order import Policy
-from wellorder.experiments._training import Moment, Settings, moments
+from wellorder._training import Moment
+from wellorder.experiments._training import Settings, train
 from wellorder.problems._problem import Point, Problem, start_of
 from wellorder.report._table import Metric
 
@@ -114,7 +115,7 @@ class ProblemTask:
         problem, row = self.problem_of(seed), {}
         # One BLAS thread, so that neither clocks nor last bits depend on what else is running.
         with threadpool_limits(1):
-            for moment in moments(problem, policy, settings, seed):
+            for moment in train(problem, policy, settings, seed):
                 row = self._look(problem, moment, settings.cohort)
                 yield row
         for epoch in range(int(row["epoch"]) + 1, settings.epochs + 1):

@@ -1,0 +1,88 @@
+"""The policies, once: short names, colours, theory rows and commands' lists are derived from this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wellorder._order import Keeps, Needs, Policy, keeps_of
+from wellorder.policies._arbitrary import Arbitrary
+from wellorder.policies._flipflop import FlipFlop
+from wellorder.policies._grab import GraB
+from wellorder.policies._greedy import Greedy
+from wellorder.policies._herding import Herding
+from wellorder.policies._independent import RandomReshuffling, WithReplacement
+from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
+from wellorder.policies._pairgrab import PairGraB, PairGraBProto
+from wellorder.policies._proto import GraBProto
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy as the library knows it."""
+
+    policy: type[Any]
+    short: str
+    """What may be typed instead of its name, and stands in tables."""
+    paper: str
+    """The paper's row for its order of examples; "" where the paper has none (any order: AP)."""
+    clients: str
+    """The paper's row for its order of clients; "" where none is proved but that of any order."""
+    colour: str
+    """In every picture; readable on white and on near-black."""
+    memory: str
+    """What it keeps from visit to visit, in words."""
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return self.policy.__name__
+
+    @property
+    def needs(self) -> Needs:
+        """What it must be shown, and when."""
+        needs: Needs = self.policy.needs
+        return needs
+
+    @property
+    def keeps(self) -> Keeps:
+        """What it keeps of a signal."""
+        return keeps_of(self.policy)  # type: ignore[arg-type]  # its class attributes are all it asks
+
+
+AN_ORDER = "4 bytes a unit"
+REGISTRY: tuple[Entry, ...] = (
+    Entry(RandomReshuffling, "RR", "RR", "FL-RR", "#64748b", AN_ORDER),
+    Entry(ShuffleOnce, "SO", "SO", "FL-SO", "#d97706", AN_ORDER),
+    Entry(IncrementalGradient, "IG", "IG", "FL-IG", "#65a30d", AN_ORDER),
+    Entry(FlipFlop, "FF", "", "", "#0d9488", AN_ORDER),
+    Entry(NicePermutation, "NP", "NP", "FL-NP", "#dc2626", "8·d bytes a unit in the first epoch"),
+    Entry(Arbitrary, "AP", "AP", "FL-AP", "#92400e", "the orders given"),
+    Entry(WithReplacement, "with replacement", "", "", "#0891b2", AN_ORDER),
+    Entry(Greedy, "Greedy", "", "", "#7c3aed", "8·d bytes a unit"),
+    Entry(GraBProto, "GraB-proto", "GraB-proto", "", "#f472b6", "8·d bytes a unit"),
+    Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", "#1e3a8a", "2 vectors"),
+    Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors and 5 bytes a unit"),
+    Entry(PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit"),
+    Entry(Herding, "Herding", "", "", "#14532d", "rows: 4·k bytes a unit"),
+)
+
+
+def entry_of(policy: Policy[Any] | type[Any]) -> Entry | None:
+    """The entry of a policy or of its class; None for a stranger's, whatever its name, and for a subclass.
+
+    >>> from wellorder import PairGraB
+    >>> entry_of(PairGraB()).clients
+    'FL-GraB'
+    """
+    kind = policy if isinstance(policy, type) else type(policy)
+    return next((entry for entry in REGISTRY if entry.policy is kind), None)
+
+
+def entry_named(word: str) -> Entry | None:
+    """The entry whose name or short name is ``word``, in whatever case; None if there is none.
+
+    >>> entry_named("rr").name, entry_named("pairgrab").name
+    ('RandomReshuffling', 'PairGraB')
+    """
+    return next((e for e in REGISTRY if word.lower() in (e.name.lower(), e.short.lower())), None)
