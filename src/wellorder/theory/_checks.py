@@ -116,9 +116,9 @@ def check_order_errors(
 ) -> Check:
     """Hold order errors that were measured elsewhere against the assumption with these constants.
 
-    For runs that are not on a `wellorder.problems` problem: the order errors that `wellorder.federated.simulate`
-    and `wellorder.torch.ordered` report. Nothing is promised of them: they are measured on sketches or along
-    the way, and a network's constants are not known.
+    For runs that are not on a `wellorder.problems` problem: what `wellorder.federated.simulate` and
+    `wellorder.torch.ordered` report. Nothing is promised of them: their order errors are measured on sketches
+    or along the way, and a network's constants are not known.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def check_order_errors(
     return Check(
         f"order error of {known.method}, squared", known.label, series**2, _right_side(known, series, slopes),
         known.epoch_probability,
-        ("order errors from elsewhere: whether the constants are this run's is not known here", *known.caveats),
+        ("order errors from elsewhere: nobody knows whether the constants are theirs", *known.caveats),
     )  # fmt: skip
 
 
@@ -178,8 +178,8 @@ def check_bound(run: Run, method: str | Constants | None = None, *, delta: float
     Refuses a step size for which nothing is proved: then there is no right side.
     """
     known, found, reasons = _held_against(run, method, delta, gap=True)
-    if _proximal(run):
-        reasons.append(f"proximal={_proximal(run):g}: the theorems are about runs without a proximal step")
+    if run.proximal:
+        reasons.append(f"proximal={run.proximal:g}: the theorems are about runs without a proximal step")
     epochs = len(run.gradient_norm)
     bounds = [bound(known, run.step_size, q + 1) for q in range(epochs)]
     left = np.minimum.accumulate(run.gradient_norm**2)
@@ -210,13 +210,13 @@ def _held_against(
     found = _estimate(run)
     given = method.method if isinstance(method, Constants) else method
     clients = federated(run)
-    covering = method_of(run.policy, federated=clients, n=run.problem.n, cohort=run.cohort)
+    covering = _covering(run, clients, asked=given is None)
     row = METHODS.get(given or covering)
     facts = _setting_of(run, found, row) | cast(Keywords, {"delta": delta})
     reasons = _outside(run) + _guessed(found, gap=gap)
     if row is not None:
         if row.federated and not clients:  # one client a round, one step: Algorithm 2 is Algorithm 1
-            covering = method_of(run.policy, federated=True, n=run.problem.n, cohort=1)
+            covering = _covering(run, True, asked=False)
         facts |= _own_numbers(run, row) if row.name == covering else {}
     if isinstance(method, Constants):
         known = _checked(run, method)
@@ -226,6 +226,16 @@ def _held_against(
     if row is not None:
         reasons += _uncovered(run, row, covering, known)
     return known, found, reasons
+
+
+def _covering(run: Run, clients: bool, *, asked: bool) -> str:
+    """The row that covers the run's policy; of one that has none, AP, unless it is AP's row that is ``asked``."""
+    try:
+        return method_of(run.policy, federated=clients, n=run.problem.n, cohort=run.cohort)
+    except ValueError:
+        if asked:
+            raise
+        return "FL-AP" if clients else "AP"
 
 
 def _uncovered(run: Run, row: Method, covering: str, known: Constants) -> list[str]:
@@ -242,8 +252,8 @@ def _uncovered(run: Run, row: Method, covering: str, known: Constants) -> list[s
     measured = row.one and known.setting.first_error is not None
     if row.walks and not measured and not reasons:
         reasons += _unwalked(run, row, known.setting)
-    if (any(known.A) or any(known.B)) and _proximal(run):
-        reasons.append(f"proximal={_proximal(run):g}: the relation between epochs does not know that step")
+    if (any(known.A) or any(known.B)) and run.proximal:
+        reasons.append(f"proximal={run.proximal:g}: the relation between epochs does not know that step")
     return reasons
 
 
@@ -348,7 +358,7 @@ def _own_numbers(run: Run, row: Method) -> Keywords:
 
 
 def _moved(run: Run, s: Setting) -> float:
-    """ρ: how far x_q is at most from where its rows were seen, one epoch before; float32 counts as a way too."""
+    """ρ: how far x_q is from where its rows were seen, an epoch ago, at most; float32 counts as a way too."""
     if len(run.x) < 3:
         return 0.0
     there = np.abs(np.diff(run.x[:-1], axis=0)).max(axis=1) + run.drift[:-1]
@@ -364,7 +374,7 @@ def _step_size(run: Run, known: Constants) -> list[str]:
 
 def _outside(run: Run) -> list[str]:
     """What the run did that neither theorem knows."""
-    reasons = [f"{what}: the theorems do not know it" for what in getattr(run, "beyond", ())]
+    reasons = [f"{what}: the theorems do not know it" for what in getattr(run, "extras", ())]
     if not all(is_permutation(order, run.problem.n) for order in run.orders):
         reasons.append("an order was no permutation of the units")
     return reasons
@@ -379,23 +389,20 @@ def _guessed(found: Estimate, *, gap: bool) -> list[str]:
     ]
 
 
-def _proximal(run: Run) -> float:
-    return float(getattr(run, "proximal", 0.0))
-
-
 def _estimate(run: Run) -> Estimate:
     if not (
         np.isfinite(run.x[:-1]).all() and np.isfinite(run.order_error).all() and np.isfinite(run.drift).all()
     ):
         raise ValueError(
-            f"run: it diverged with step_size={run.step_size:g}, so there is nothing to check; take a smaller one"
+            f"run: it diverged with step_size={run.step_size:g}, so nothing can be checked; take a smaller"
         )
     return estimate(run.problem, run.x[:-1])
 
 
 def _noise(run: Run, found: Estimate) -> Series:
-    """How far rounding may take an epoch's order error, at most: n steps of gradients of that size."""
-    return np.asarray(8 * EPS * run.problem.n * (run.gradient_norm + found.sigma))
+    """How far rounding may take an epoch's order error: n gradients, which may be small by cancellation."""
+    terms = run.gradient_norm + found.sigma + found.smoothness * np.linalg.norm(run.x[:-1], axis=1)
+    return np.asarray(8 * EPS * run.problem.n * terms)
 
 
 def federated(run: Run) -> bool:

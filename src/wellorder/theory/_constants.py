@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast
 
 from wellorder._kernels.sign_rules import Walk
 from wellorder._order import permutes
-from wellorder.theory._policies import entry_of
+from wellorder.policies._registry import Entry, entry_of
 from wellorder.theory._setting import Keywords, Setting
 
 INF = math.inf
@@ -121,7 +121,7 @@ def _reach(*, pairs: bool) -> Formula:
 
 
 # Herding: docs/theory.md, "Herding", derives what follows. A fresh shuffle strays at most `_start` times the
-# longest row, P passes leave 2^{-P} of that and add the walk's reach C, and rows that are ρ behind add the rest.
+# longest row, P passes leave 2^{-P} of that and add the walk's reach C, and rows that are ρ behind add to it.
 
 
 def _start(s: Setting) -> float:
@@ -170,25 +170,27 @@ def _herding_chances(s: Setting) -> int:
 
 
 def _plain(federated: bool) -> list[Method]:
-    prefix, example = ("FL-", "ex:FL-{}") if federated else ("", "")
+    labels = {
+        "AP": ("ex:arbitrary permutation", "ex:FL-AP"),
+        "RR": ("ex:random reshuffling", "ex:FL-RR"),
+        "OP": ("ex:one permutation", "ex:FL-OP"),
+    }
 
-    def row(name: str, label: str, relation: str, D: Any, **more: Any) -> Method:  # noqa: N803
-        where = (
-            example.format("OP" if relation == "identical" else name.split("-")[0]) if federated else label
-        )
-        return Method(prefix + name, where, relation, 2, D, federated=federated, **more)
+    def row(name: str, example: str, relation: str, D: Any, **more: Any) -> Method:  # noqa: N803
+        prefix = "FL-" if federated else ""
+        return Method(prefix + name, labels[example][federated], relation, 2, D, federated=federated, **more)
 
-    one, shuffled = "ex:one permutation", "ex:random reshuffling"
-    once = lambda s: int(s.first_error is None)  # noqa: E731
-    passes = lambda s: s.passes if s.first_error is None else 0  # noqa: E731
+    def first(s: Setting) -> int:
+        return int(s.first_error is None)
+
     return [
-        row("AP", "ex:arbitrary permutation", "arbitrary", _arbitrary),
-        row("RR", shuffled, "independent", _shuffled, each=_always(1)),
-        row("RR-expected", shuffled, "independent", _expected, expected=True),
-        row("OP", one, "identical", _one(_arbitrary)),
-        row("IG", one, "identical", _one(_arbitrary)),
-        row("SO", one, "identical", _one(_shuffled), once=once),
-        row("NP", one, "identical", _one(_nice), once=passes, walks=True),
+        row("AP", "AP", "arbitrary", _arbitrary),
+        row("RR", "RR", "independent", _shuffled, each=_always(1)),
+        row("RR-expected", "RR", "independent", _expected, expected=True),
+        row("OP", "OP", "identical", _one(_arbitrary)),
+        row("IG", "OP", "identical", _one(_arbitrary)),
+        row("SO", "OP", "identical", _one(_shuffled), once=first),
+        row("NP", "OP", "identical", _one(_nice), once=lambda s: s.passes * first(s), walks=True),
     ]
 
 
@@ -269,25 +271,20 @@ def method_of(
     return arbitrary if METHODS[name].pairs and in_pairs is not None and in_pairs % 2 else name
 
 
-def _inherited(policy: Any) -> Any:
+def _inherited(policy: Any) -> Entry | None:
     """The entry of the class that a policy inherits from, if it does what that one does; None for others'."""
     kind = type(policy)
     entry = next((found for base in kind.__mro__[1:] if (found := entry_of(base))), None)
     if entry is None:
         return None
-    changed = [
-        verb for verb in ("init", "observe", "advance") if _verb(kind, verb) is not _verb(entry.policy, verb)
-    ]
+    verbs = ("init", "observe", "advance")
+    changed = [verb for verb in verbs if getattr(kind, verb) is not getattr(entry.policy, verb)]
     if changed:
         raise ValueError(
-            f"policy={policy!r}: {kind.__name__} has its own {' and '.join(changed)}, so {entry.name}'s proof "
-            "is not about it; pass 'AP' ('FL-AP' for clients), which covers every order, or A, B and D of your own"
+            f"policy={policy!r}: {kind.__name__} has its own {' and '.join(changed)}, so {entry.name}'s "
+            "proof is not about it; pass 'AP' ('FL-AP' for clients), which covers every order, or A, B and D"
         )
     return entry
-
-
-def _verb(kind: Any, name: str) -> Any:
-    return getattr(kind, name, None)
 
 
 @dataclass(frozen=True)
@@ -482,8 +479,8 @@ def _own(name: str, s: Setting, A: Factors, B: Factors, D: float, p: float) -> C
     row = Method(name, OWN, OWN, p, lambda _s, _length: D, federated=name.startswith("FL-"))
     _check_shape(row, s)
     return Constants(
-        name, row.label, p, A, B, D, max(len(A), len(B) - 1, 0), c1, c2, (0, 0), _limits(row, s), s, row.federated,
-        caveats=("these constants are your own: whether they hold is yours to prove",),
+        name, row.label, p, A, B, D, max(len(A), len(B) - 1, 0), c1, c2, (0, 0), _limits(row, s), s,
+        row.federated, caveats=("these constants are your own: whether they hold is yours to prove",),
     )  # fmt: skip
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import TypedDict
 
-from wellorder._order import whole
+from wellorder._arguments import real_number, whole_number
 
 LARGEST, MOST = 1e50, 10**30
 """The largest number and the largest count: squares of their products, and their inverses, stay finite."""
@@ -89,9 +88,7 @@ class Setting:
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
-            if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"{field.name}={value!r}: pass a finite number, 0 or more")
-            if value > LARGEST:
+            if real_number(field.name, value, least=0) > LARGEST:
                 raise ValueError(f"{field.name}={value!r}: too large to be squared; pass at most {LARGEST:g}")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta!r}: pass a number strictly between 0 and 1, such as 1e-4")
@@ -111,7 +108,7 @@ class Setting:
         if p == math.inf:
             return self._root(p) * self.smoothness if self.smoothness_inf is None else self.smoothness_inf
         # ‖v‖_∞ ≤ ‖v‖_p ≤ ‖v‖₂, so L_p ≤ L_{2,p}; and ‖v‖_p ≤ d^{1/p}·‖v‖_∞.
-        return min(self.two_to(p), self.dim ** (1 / p) * self.to_itself(math.inf))
+        return min(self.two_to(p), float(self.dim ** (1 / p)) * self.to_itself(math.inf))
 
     def two_to(self, p: float) -> float:
         """L_{2,p} of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
@@ -137,5 +134,5 @@ def check_epochs(epochs: int) -> None:
 
 def check_count(name: str, value: object) -> None:
     """Refuse what is no count, and counts beyond computation."""
-    if whole(name, value, least=1) > MOST:
+    if whole_number(name, value, least=1) > MOST:
         raise ValueError(f"{name}={value!r}: too large to compute with; pass at most {MOST:.0e}")

@@ -79,18 +79,29 @@ _LOCAL = " + (LF₀S·ς/(NQ))^⅔"
 _BALANCED = "(L̃F₀ + (L_2∞F₀ς)^⅔)/Q{} + (L_2∞F₀ς/(NQ))^⅔"
 
 RELATED = (
-    TableRow("AP", "tab:SGD", "arbitrary", "LF₀/Q + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3, "as here", "Lu et al., 2021"),
-    TableRow("RR", "tab:SGD", "independent", "LF₀/Q + (LF₀√N·ς/(NQ))^⅔", -1 / 3, -2 / 3, "in expectation",
-             "Mishchenko et al., 2020"),
-    TableRow("SO", "tab:SGD", "identical", "LF₀/Q + (LF₀√(Nd)·ς/(NQ))^⅔", -1 / 3, -2 / 3,
-             "without θ; the text leaves out the power ⅔", "Lu et al., 2021"),
-    TableRow("IG", "tab:SGD", "identical", "LF₀/(NQ) + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3,
-             "a better first term; RR's bound is not recovered", "Koloskova et al., 2024"),
-    TableRow("SO", "tab:SGD", "identical", "LF₀/(NQ) + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3,
-             "a better first term; RR's bound is not recovered", "Koloskova et al., 2024"),
-    TableRow("GraB", "tab:SGD", "dependent", _BALANCED.format(""), -2 / 3, -2 / 3, "as here", "Lu et al., 2022"),
-    TableRow("FL-AP", "tab:FL", "arbitrary", f"LF₀/Q{_LOCAL} + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3,
-             "their σ = 0, ν̃ = β̃ = ς, P = N/S, η = 1, tuned", "Wang et al., 2022, Theorem 3.1"),
+    TableRow(
+        "AP", "tab:SGD", "arbitrary", "LF₀/Q + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3, "as here",
+        "Lu et al., 2021",
+    ),
+    TableRow(
+        "RR", "tab:SGD", "independent", "LF₀/Q + (LF₀√N·ς/(NQ))^⅔", -1 / 3, -2 / 3, "in expectation",
+        "Mishchenko et al., 2020",
+    ),
+    TableRow(
+        "SO", "tab:SGD", "identical", "LF₀/Q + (LF₀√(Nd)·ς/(NQ))^⅔", -1 / 3, -2 / 3,
+        "needs no θ; the text leaves out the power ⅔", "Lu et al., 2021",
+    ),
+    TableRow(
+        "IG, SO", "tab:SGD", "identical", "LF₀/(NQ) + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3,
+        "a better first term; the last as in Mishchenko et al., 2020", "Koloskova et al., 2024",
+    ),
+    TableRow(
+        "GraB", "tab:SGD", "dependent", _BALANCED.format(""), -2 / 3, -2 / 3, "as here", "Lu et al., 2022",
+    ),
+    TableRow(
+        "FL-AP", "tab:FL", "arbitrary", f"LF₀/Q{_LOCAL} + (LF₀N·ς/(NQ))^⅔", 0.0, -2 / 3,
+        "their σ = 0, ν̃ = β̃ = ς, P = N/S, η = 1, tuned", "Wang et al., 2022, Theorem 3.1",
+    ),
 )  # fmt: skip
 """Table 2's first row, and what the section on related work and Table 1's caption say of others' bounds."""
 
@@ -132,7 +143,7 @@ def _plain(known: Constants, epochs: int) -> dict[str, float]:
 
 
 def _dependent(known: Constants, epochs: int) -> dict[str, float]:
-    """Herding's rows of age a make the first two terms a and a^⅓ times as large, and ρ adds to ς in the last."""
+    """Herding's rows of age a make the first two terms a and a^⅓ times as large; ρ adds to ς in the last."""
     s, eta = known.setting, known.setting.server_step
     curved, own = s.two_to(math.inf), s.to_itself(math.inf)
     together = (eta * s.smoothness + curved + (1 + eta) / 2 * own) / eta
