@@ -230,7 +230,7 @@ def test_rounds_that_the_theorem_does_not_cover_are_refused(check):
 
 
 def test_the_drift_of_a_short_last_round_is_promised_nothing():
-    """Two clients of a last round weigh four times as much as eight: the lemma's inequality is false there."""
+    """Two clients of a last round weigh four times as much as eight: the lemma is false there."""
     settings = dict(step_size=8 / 320, epochs=2, cohort=8, local_steps=1, start=[10.0])
     run = fedavg(quadratics(10, spread=0.0), IncrementalGradient(), **settings)
     right = (

@@ -41,7 +41,7 @@ DELTA = 1e-4
 
 def some_problem(draw):
     n, dim = int(draw.integers(1, 13)) * (2 if draw.random() < 0.7 else 1), int(draw.integers(1, 5))
-    if draw.random() < 0.02:  # so many that a sorted order is worse than what RR is promised
+    if draw.random() < 0.03:  # so many that a sorted order is worse than what RR is promised
         return Quadratics(np.full((4096, 1), 0.5), np.repeat([1.0, -1.0], 2048)[:, None])
     kind = draw.integers(6)
     if kind == 0:  # separable or not, with and without a penalty
@@ -64,6 +64,8 @@ def some_policy(draw, problem):
     c = 40 * math.log(problem.dim * max(problem.n, 2) / DELTA) * (4 * longest) ** 2
     rule = Walk(max(1e-3, c) * 10 ** draw.uniform(-1.5, 2)) if draw.random() < 0.8 else Deterministic()
     sorted_order = np.argsort(problem.gradients(np.arange(problem.n), np.ones(problem.dim))[:, 0])
+    if problem.n == 4096 and draw.random() < 0.5:
+        return IncrementalGradient()
     passes = int(draw.integers(1, 9))
     return draw.choice(
         [
@@ -94,8 +96,8 @@ def some_run(draw):
     if problem.minimiser is not None and draw.random() < 0.2:
         start = problem.minimiser
     settings = dict(
-        step_size=some_step_size(draw, problem, policy, shape), epochs=int(draw.integers(1, 7)), seed=int(draw.integers(99)),
-        start=start, p=float(draw.choice([2, 2, math.inf, 3])),
+        step_size=some_step_size(draw, problem, policy, shape), epochs=int(draw.choice([300, *range(1, 7)], p=[0.04] + [0.16] * 6)),
+        seed=int(draw.integers(99)), start=start, p=float(draw.choice([2, 2, math.inf, 3])),
     )  # fmt: skip
     if shape:
         return fedavg(problem, policy, **shape, **settings)
@@ -118,7 +120,8 @@ def some_method(draw, run):
     kind, clients = draw.integers(4), not run.cohort == run.local_steps == run.server_step == 1
     if kind < 2:
         return None
-    name = str(draw.choice([m for m in METHODS if METHODS[m].federated == clients]))
+    near = ["RR", "SO", "GraB-proto"] if run.problem.n == 4096 and not clients else METHODS
+    name = str(draw.choice([m for m in near if METHODS[m].federated == clients]))
     if kind == 2:
         return name
     known = {**estimate(run.problem, run.x[:-1]).known, "sigma": float(10 ** draw.uniform(-2, 4))}

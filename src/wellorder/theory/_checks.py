@@ -229,7 +229,7 @@ def _held_against(
 
 
 def _covering(run: Run, clients: bool, *, asked: bool) -> str:
-    """The row that covers the run's policy; of one that has none, AP, unless it is AP's row that is ``asked``."""
+    """The row that covers the run's policy; where none does, a refusal if it was ``asked`` for, else AP."""
     try:
         return method_of(run.policy, federated=clients, n=run.problem.n, cohort=run.cohort)
     except ValueError:
