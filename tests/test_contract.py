@@ -22,6 +22,7 @@ from wellorder import (
     PairGraBProto,
     RandomReshuffling,
     ShuffleOnce,
+    Steering,
     Walk,
     WithReplacement,
     check_policy,
@@ -56,6 +57,8 @@ POLICIES = [
     PairGraB(Walk(5.0)),
     Herding(),
     Herding(passes=3, rule=Walk(200.0)),
+    Steering(),
+    Steering(window=4, candidates=2),
 ]
 
 SHOWN = {

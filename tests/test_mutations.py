@@ -95,7 +95,7 @@ MUTATIONS = {
                 "x = s[k] + weight * np.float64(last[k])",
             )
         ],
-        ["tests/policies/test_herding.py"],
+        ["tests/policies/test_latest_rows.py"],
     ),
 }
 

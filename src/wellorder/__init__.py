@@ -27,6 +27,7 @@ from wellorder.policies import (
     PairGraBProto,
     RandomReshuffling,
     ShuffleOnce,
+    Steering,
     WithReplacement,
 )
 
@@ -51,6 +52,7 @@ __all__ = [
     "ShuffleOnce",
     "Signals",
     "State",
+    "Steering",
     "Walk",
     "WithReplacement",
     "balance",

@@ -1,4 +1,4 @@
-"""Compiled kernels: numba, with its cache where there is a place to keep one."""
+"""Compiled kernels: numba, without the interpreter's lock, and cached where there is a place for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fast(function: Function) -> Function:
 
 def _compiled(function: Function, **options: Any) -> Function:
     try:
-        compiled: Function = numba.njit(cache=True, **options)(function)
+        compiled: Function = numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # a read-only installation without a home: nowhere to keep a cache
-        compiled = numba.njit(**options)(function)
+        compiled = numba.njit(nogil=True, **options)(function)
     return compiled

@@ -76,8 +76,11 @@ class Policy(Protocol[S]):
     and `state_dict` makes a copy for those who want one. A verb that raises leaves its state valid.
 
     Beside ``needs``, a policy's class may say ``keeps`` (a `Keeps`; rows unless it says otherwise, since
-    every policy that looks at signals can look at rows) and ``permutes`` (False where an order may hold a
-    unit twice). Read them by `keeps_of` and `permutes`, which know what is meant where nothing is said.
+    every policy that looks at signals can look at rows), ``permutes`` (False where an order may hold a unit
+    twice) and ``remembers`` (True where signals need not come in every epoch). Read them by `keeps_of`,
+    `permutes` and `remembers`, which know what is meant where nothing is said. ``advance`` of a policy that
+    remembers leaves the old state valid, so that the next order can be made ahead; its ``init`` takes
+    ``rows=``, one for each unit, that are known before the first epoch.
     """
 
     needs: ClassVar[Needs]
@@ -114,6 +117,11 @@ def keeps_of(policy: Policy[Any]) -> Keeps:
 def permutes(policy: Policy[Any]) -> bool:
     """Whether every order of a policy holds each unit exactly once, as all do that do not say otherwise."""
     return bool(getattr(policy, "permutes", True))
+
+
+def remembers(policy: Policy[Any]) -> bool:
+    """Whether a policy keeps what earlier epochs showed, so that not every epoch must show it anything."""
+    return bool(getattr(policy, "remembers", False))
 
 
 @runtime_checkable

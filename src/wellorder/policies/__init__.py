@@ -10,6 +10,7 @@ from wellorder.policies._one import IncrementalGradient, NicePermutation, Shuffl
 from wellorder.policies._pairgrab import PairGraB, PairGraBProto
 from wellorder.policies._proto import GraBProto
 from wellorder.policies._registry import REGISTRY, Entry, entry_named, entry_of
+from wellorder.policies._steering import Steering
 
 __all__ = [
     "REGISTRY",
@@ -26,6 +27,7 @@ __all__ = [
     "PairGraBProto",
     "RandomReshuffling",
     "ShuffleOnce",
+    "Steering",
     "WithReplacement",
     "entry_named",
     "entry_of",

@@ -15,6 +15,7 @@ from wellorder.policies._independent import RandomReshuffling, WithReplacement
 from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
 from wellorder.policies._pairgrab import PairGraB, PairGraBProto
 from wellorder.policies._proto import GraBProto
+from wellorder.policies._steering import Steering
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors and 5 bytes a unit"),
     Entry(PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
+    Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )
 
 

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from wellorder._kernels.reorder import place
-from wellorder._kernels.sign_rules import Deterministic
 from wellorder._order import Order, frozen, visit
 from wellorder._triton import jit, tl, triton
-from wellorder.policies import Herding
-from wellorder.policies._herding import HerdingState
+from wellorder.policies._latest_rows import LatestRows as HerdingState
 
 WARPS = 8
 
@@ -56,9 +54,9 @@ def serves(policy: Any, state: Any, rows: Tensor) -> bool:
     return whole and rows.is_cuda and rows.is_contiguous() and rows.shape[1] <= 4096
 
 
-def keeps(policy: Any) -> bool:
+def keeps(policy: Any) -> bool:  # noqa: ARG001
     """Whether a policy wants a whole epoch's rows, and would balance them by the plain sign rule."""
-    return isinstance(policy, Herding) and isinstance(policy.rule, Deterministic)
+    return False  # orders are made on the host, in the background, until the kernel serves fresh shuffles
 
 
 def advance(policy: Any, state: HerdingState, units: Order, rows: Tensor) -> HerdingState:

@@ -1,0 +1,145 @@
+"""Steering: choose the next example, among a few of a window, so that the running sum turns back.
+
+The window holds centred rows z and one over their lengths. A step draws some of its members, emits the one
+with the smallest ⟨z, s⟩/‖z‖, where s is the sum of the rows emitted so far, and adds it to s. It goes by
+direction alone: the smallest ‖s + z‖ would give a lower order error, and ruin training, because it takes
+short rows first and leaves the hard examples to the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._compiled import fast, jit
+from wellorder._order import Order, Rows, rng
+
+Ints = npt.NDArray[np.int64]
+
+
+class Window:
+    """Examples that wait to be emitted: their numbers, their centred rows, and the sum of all emitted so far.
+
+    Memory is O(window · k), whatever passes through it; a step costs O(candidates · k).
+    """
+
+    def __init__(self, size: int, dim: int, candidates: int, seed: int, epoch: int) -> None:
+        self.candidates = candidates
+        self.numbers = np.empty(size, np.int64)
+        self.rows = np.empty((size, dim), np.float32)
+        self.scales = np.empty(size, np.float32)
+        self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
+        self.filled = 0
+        self.draws = rng(seed, epoch, "steering").integers(2**63, size=1, dtype=np.uint64)
+
+    def take_in(self, rows: Rows, which: Ints, numbers: Ints, mean: npt.NDArray[np.float64]) -> Ints:
+        """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window."""
+        out = np.empty(len(which), np.int64)
+        self.filled, gone = _take_in(
+            rows, which, numbers, mean, self.filled, self.candidates, self.draws,
+            self.numbers, self.rows, self.scales, self.total, self.near, out,
+        )  # fmt: skip
+        return out[:gone]
+
+    def drain(self) -> Ints:
+        """Emit all that is left, steered to the end."""
+        out = np.empty(self.filled, np.int64)
+        _drain(
+            self.filled, self.candidates, self.draws,
+            self.numbers, self.rows, self.scales, self.total, self.near, out,
+        )  # fmt: skip
+        self.filled = 0
+        return out
+
+
+def steer(
+    rows: Rows,
+    order: Order,
+    mean: npt.NDArray[np.float64],
+    window: int,
+    candidates: int,
+    draws: tuple[int, int],
+) -> Order:
+    """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
+
+    O(n·candidates·k) time.
+    """
+    seed, epoch = draws
+    held = Window(min(window, len(order)), rows.shape[1], candidates, seed, epoch)
+    which = order.astype(np.int64)
+    return np.concatenate([held.take_in(rows, which, which, mean), held.drain()]).astype(order.dtype)
+
+
+@jit
+def _draw(draws):  # type: ignore[no-untyped-def]
+    """The next 64 random bits (splitmix64): one state, no memory, the same on every machine."""
+    draws[0] += np.uint64(0x9E3779B97F4A7C15)
+    x = draws[0]
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@fast
+def _choose(filled, candidates, draws, rows, scales, near):  # type: ignore[no-untyped-def]
+    """The member, among ``candidates`` random ones, that points most against the sum."""
+    best, least = 0, np.float32(np.inf)
+    for _ in range(candidates):
+        at = np.int64(((_draw(draws) >> np.uint64(32)) * np.uint64(filled)) >> np.uint64(32))
+        row, along = rows[at], np.float32(0.0)
+        for k in range(len(near)):
+            along += row[k] * near[k]
+        along *= scales[at]
+        if along < least:
+            best, least = at, along
+    return best
+
+
+@fast
+def _add(row, total, near):  # type: ignore[no-untyped-def]
+    """The sum is kept in float64, and looked at in float32."""
+    for k in range(len(total)):
+        total[k] += np.float64(row[k])
+        near[k] = np.float32(total[k])
+
+
+@fast
+def _put(row, mean, place, scale, at):  # type: ignore[no-untyped-def]
+    length = 0.0
+    for k in range(len(mean)):
+        z = np.float64(row[k]) - mean[k]
+        place[k] = np.float32(z)
+        length += z * z
+    scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
+
+
+@jit
+def _take_in(  # type: ignore[no-untyped-def]
+    rows, which, numbers, mean, filled, candidates, draws, held, window, scales, total, near, out
+):
+    gone = 0
+    for i in range(len(which)):
+        at = filled
+        if filled == len(held):
+            at = _choose(filled, candidates, draws, window, scales, near)
+            out[gone] = held[at]
+            gone += 1
+            _add(window[at], total, near)
+        else:
+            filled += 1
+        held[at] = numbers[i]
+        _put(rows[which[i]], mean, window[at], scales, at)
+    return filled, gone
+
+
+@jit
+def _drain(filled, candidates, draws, held, window, scales, total, near, out):  # type: ignore[no-untyped-def]
+    count = filled
+    for i in range(count):
+        at = _choose(filled, candidates, draws, window, scales, near)
+        out[i] = held[at]
+        _add(window[at], total, near)
+        filled -= 1
+        held[at] = held[filled]
+        scales[at] = scales[filled]
+        window[at] = window[filled]

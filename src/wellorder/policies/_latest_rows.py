@@ -1,0 +1,99 @@
+"""The state of a policy that knows rows: the latest of each unit, however old, and every epoch a fresh order.
+
+Nothing about an order comes from the order before it: an epoch's order is a function of the rows, the seed
+and the epoch's number. So rows may come before training, in every epoch, in some, in part, or never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._arguments import seed_of
+from wellorder._compiled import jit
+from wellorder._kernels.signals import dense, not_finite, other_dimension
+from wellorder._order import Order, Rows, Signs, frozen, visit
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class LatestRows:
+    """The order of this epoch, and the latest row of every unit that has one (marked 1), in float32."""
+
+    seed: int
+    epoch: int
+    order: Order
+    known: Signs
+    seen: int = 0
+    observed: int = 0
+    """Rows that came in this epoch."""
+    rows: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    clipped: int = 0
+
+
+def opened(n: int, seed: int, rows: Any = None) -> LatestRows:
+    """A state before any epoch: nothing is known, or the rows given; its order is not made yet."""
+    state = LatestRows(seed_of(seed), -1, frozen(np.zeros(0, np.int32)), np.zeros(n, np.int8))
+    if rows is None:
+        return state
+    if len(rows) != n:
+        raise ValueError(f"rows={len(rows)} of them: pass one row for each of the {n} units")
+    given = _single(dense(rows, n, "rows"), "rows")
+    return replace(state, rows=np.array(given), known=np.ones(n, np.int8))
+
+
+def renew(state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
+    """Store the rows of ``units``, which follow the order, in place of older ones.
+
+    Rows of another length may come at an epoch's start (a model's, where rows were given before): the others
+    are forgotten then, since no inner product joins the two kinds.
+    """
+    steps = visit(state.order, state.seen, units)
+    block = _single(dense(signals, len(steps)), "signals")
+    if not len(steps):
+        return state
+    rows, known = state.rows, state.known
+    if not rows.size or (rows.shape[1] != block.shape[1] and not state.observed):
+        rows, known = np.zeros((len(state.order), block.shape[1]), np.float32), np.zeros_like(known)
+    if rows.shape[1] != block.shape[1]:
+        raise ValueError(other_dimension(block.shape[1], rows.shape[1]))
+    _write(rows, known, state.order, steps, block)
+    return replace(
+        state, seen=int(steps[-1]) + 1, observed=state.observed + len(steps), rows=rows, known=known
+    )
+
+
+def fill_in(order: Order, known: Signs, better: Order) -> Order:
+    """Put known units, in ``better`` order, where ``order`` has known ones; the others keep their place."""
+    filled = order.copy()
+    filled[known[order] > 0] = better
+    return frozen(filled)
+
+
+def known_part(state: LatestRows, order: Order) -> tuple[Order, npt.NDArray[np.float64]]:
+    """The units of ``order`` that have a row, in its order, and the mean of their rows."""
+    part: Order = order if state.known.all() else order[state.known[order] > 0]
+    return part, state.rows.sum(axis=0, dtype=np.float64) / max(len(part), 1)  # unknown rows are zero
+
+
+def _single(block: Rows, name: str) -> Rows:
+    """Refuse what float32 cannot hold."""
+    if block.dtype != np.float32:
+        good = np.abs(block).max(axis=1, initial=0.0) <= LARGEST
+        if not good.all():
+            raise ValueError(not_finite(int(np.argmin(good)), name))
+        return block.astype(np.float32)
+    return block
+
+
+@jit
+def _write(rows, known, order, steps, block):  # type: ignore[no-untyped-def]
+    for i in range(len(steps)):
+        unit = order[steps[i]]
+        known[unit] = 1
+        for k in range(block.shape[1]):
+            rows[unit, k] = block[i, k]
