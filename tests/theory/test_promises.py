@@ -96,7 +96,8 @@ def some_run(draw):
     if problem.minimiser is not None and draw.random() < 0.2:
         start = problem.minimiser
     settings = dict(
-        step_size=some_step_size(draw, problem, policy, shape), epochs=int(draw.choice([300, *range(1, 7)], p=[0.04] + [0.16] * 6)),
+        step_size=some_step_size(draw, problem, policy, shape),
+        epochs=int(draw.choice([300, *range(1, 7)], p=[0.04] + [0.16] * 6)),
         seed=int(draw.integers(99)), start=start, p=float(draw.choice([2, 2, math.inf, 3])),
     )  # fmt: skip
     if shape:
