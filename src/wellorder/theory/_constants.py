@@ -45,6 +45,8 @@ class Method:
     federated: bool = False
     """Whether this is a row of Theorem 2 (clients) rather than of Theorem 1 (examples)."""
     pairs: bool = False
+    coordinated: bool = False
+    """Whether a pair is of one worker's consecutive rounds, rather than of neighbours in a round."""
     walks: bool = False
     """Whether the proof is about the `Walk`."""
     stale: bool = False
@@ -134,17 +136,20 @@ def _herded(s: Setting, start: float, length: float) -> float:
     return left * _start(s) * start + (1 - left) * s.walk(pairs=False) * length
 
 
-def _herding(s: Setting, length: float) -> float:
-    if s.moved is None:
-        local = SPREAD * 6 * (s.cohort * s.sigma) ** 2 if s.cohort > 1 or s.local_steps > 1 else 0.0
-        return 2 * _herded(s, s.sigma, length) ** 2 + local
-    longest = s.sigma + 2 * s.two_to(INF) * s.moved
-    floor = length if s.c is not None else longest
-    return (_herded(s, longest, max(longest, floor)) + s.n / 2 * s.to_itself(INF) * s.moved) ** 2
-
-
 SPREAD = (5 / 62) ** 2
 """Beside the limits of the step size, an epoch's rows are at most 5/62 of φ̄ + N·‖∇f‖ (+ S·ς) behind."""
+
+
+def _herding(*, federated: bool) -> Callable[[Setting, float], float]:
+    def formula(s: Setting, length: float) -> float:
+        if s.moved is None:
+            local = 6 * SPREAD * (s.cohort * s.sigma) ** 2 if federated else 0.0
+            return 2 * _herded(s, s.sigma, length) ** 2 + local
+        longest = s.sigma + 2 * s.two_to(INF) * s.moved
+        walked = longest if s.c is None else max(longest, length)
+        return (_herded(s, longest, walked) + s.n / 2 * s.to_itself(INF) * s.moved) ** 2
+
+    return formula
 
 
 def _herding_recursion(times: float) -> Callable[[Setting], tuple[Factors, Factors]]:
@@ -196,7 +201,8 @@ def _plain(federated: bool) -> list[Method]:
 
 def _herding_row(federated: bool) -> Method:
     return Method(
-        "FL-Herding" if federated else "Herding", "docs/theory.md#herding", "dependent", INF, _herding,
+        "FL-Herding" if federated else "Herding", "docs/theory.md#herding", "dependent", INF,
+        _herding(federated=federated),
         _herding_recursion(6 if federated else 4), c2=7, steps=_herding_steps, beside=_herding_beside,
         each=_herding_chances, federated=federated, walks=True, stale=True,
     )  # fmt: skip
@@ -234,6 +240,11 @@ ROWS = [
         "FL-GraB", "ex:FL-GraB", "dependent", INF, _balanced_rounds(1 / 96),
         _fixed((3 / 5,), (0, 1 / 96)), c2=15, steps=_always(128), beside=_reach(pairs=True), stale=True,
         **_ROUNDS,
+    ),
+    Method(
+        "CD-GraB", "docs/theory.md#cd-grab", "dependent", INF, _balanced_rounds(1 / 96),
+        _fixed((3 / 5,), (0, 1 / 96)), c2=15, steps=_always(128), beside=_reach(pairs=True), stale=True,
+        coordinated=True, **_ROUNDS,
     ),
     _herding_row(federated=True),
 ]  # fmt: skip
@@ -497,7 +508,12 @@ def _check_shape(row: Method, s: Setting) -> None:
                 f"n={n}: {row.name} is proved for an even number of units; drop or add one, or use 'GraB'"
             )
         return
-    check_rounds(s, pairs=row.name if row.pairs else "")
+    check_rounds(s, pairs=row.name if row.pairs and not row.coordinated else "")
+    if row.coordinated and s.n // S % 2:
+        raise ValueError(
+            f"n={n}: {row.name} is proved for an even number of rounds, and n/cohort={n // S}; "
+            "drop or add a unit for each worker"
+        )
 
 
 def check_rounds(s: Setting, *, pairs: str = "") -> None:
