@@ -186,9 +186,9 @@ def _print_table(number: int, values: dict[str, Numbers]) -> None:
         cells = (row.method + ours.get(row.source, ""), row.relation, row.rate + mark)
         value = [] if not values else [f"{here:.3g}" if here is not None else "–"]
         table.add_row(*map(shown, (*cells, *value)))
-    table.caption = shown("\n".join(f"{mark.strip()} {note}" for note, mark in notes.items()))
-    table.caption_justify = "left"
     Console().print(table)
+    for note, mark in notes.items():
+        typer.echo(shown(f"{mark.strip()} {note}"))
 
 
 def _draw(
