@@ -30,9 +30,9 @@ from torch_models import LM, Block, mlp
 from wellorder import Herding, PairGraB
 from wellorder._order import rng, shuffled
 from wellorder.federated import _data as files
-from wellorder.torch._layers import Layer, factors, survey
 from wellorder.torch._networks import CNN, LeNet, grey_lenet
-from wellorder.torch._sketching import Sketch, SketchSource
+from wellorder.torch._per_example.layers import Layer, factors, survey
+from wellorder.torch._sketch import Sketch, SketchSource
 
 CHUNK = 128
 Use = tuple[Layer, Tensor, Tensor]
@@ -273,9 +273,9 @@ def defaults(model: nn.Module, x: Tensor, y: Tensor, seeds: int) -> Iterator[tup
     for seed in range(seeds):
         source, rows = SketchSource(Sketch(), model, seed), []
         for part, labels in zip(x.split(CHUNK), y.split(CHUNK), strict=True):
-            source.open(len(part))
+            record = source.records.open(len(part))
             functional.cross_entropy(model(part).flatten(0, -2), labels.flatten()).backward()
-            rows.append(source.close())
+            rows.append(source.signals(source.records.close(record)))
         source.remove()
         yield "the default, Sketch()", seed, torch.cat(rows).numpy()
 

@@ -7,8 +7,10 @@ and the other parts are loaded when they are first asked for.
 import importlib
 from types import ModuleType
 
+from wellorder._balanced import balanced, balanced_stream
 from wellorder._checks import check_policy
 from wellorder._kernels.balance import balance
+from wellorder._kernels.features import features
 from wellorder._kernels.reorder import basic_br, pair_br, reorder
 from wellorder._kernels.sign_rules import Deterministic, Walk
 from wellorder._measure import drift, expansion, order_error
@@ -56,10 +58,13 @@ __all__ = [
     "Walk",
     "WithReplacement",
     "balance",
+    "balanced",
+    "balanced_stream",
     "basic_br",
     "check_policy",
     "drift",
     "expansion",
+    "features",
     "load_state_dict",
     "order_error",
     "pair_br",

@@ -7,9 +7,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wellorder import Herding, PairGraB
-from wellorder.torch import _herded as herded
+from wellorder.torch import _herding_cuda as herding_cuda
 from wellorder.torch import ordered
-from wellorder.torch._journal import Journal
+from wellorder.torch._observing import Observer
 from wellorder.torch._training import Gather, Places
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
@@ -23,8 +23,8 @@ def test_herding_on_the_device_is_herding(n, k):
     state = policy.init(n)
     units = state.order[np.isin(state.order, units)]
     there = rows[units].cuda()
-    assert herded.serves(policy, state, there)
-    ours = herded.advance(policy, policy.init(n), units, there)
+    assert herding_cuda.serves(policy, state, there)
+    ours = herding_cuda.advance(policy, policy.init(n), units, there)
     host = policy.advance(policy.observe(state, units, rows[units].numpy()))
     assert (ours.order == host.order).all()
     assert ours.epoch == host.epoch == 1
@@ -61,13 +61,13 @@ def test_orders_are_those_of_the_host(policy, signals):
 def test_a_row_that_is_not_finite_stays_out_on_the_device_too():
     rows = torch.randn(12, 4, device="cuda")
     rows[5, 2] = torch.nan
-    journal = Journal(Herding(), Herding().init(12))
-    order = journal.state.order
+    observer = Observer(Herding(), Herding().init(12))
+    order = observer.state.order
     for step, at in enumerate((0, 6)):
-        journal.take(step, order[at : at + 6], rows[at : at + 6], None)
-    journal.advance()
-    assert (journal.observed, journal.not_finite) == (11, 1)
-    assert sorted(journal.state.order) == list(range(12))
+        observer.take(step, order[at : at + 6], rows[at : at + 6])
+    observer.advance()
+    assert (observer.observed, observer.not_finite) == (11, 1)
+    assert sorted(observer.state.order) == list(range(12))
 
 
 @pytest.mark.parametrize(("n", "b"), [(64, 16), (60, 8), (5, 8)])
@@ -78,8 +78,8 @@ def test_a_loader_herds_on_the_device(n, b, monkeypatch):
         calls.append(len(given[2]))
         return advance(*given)
 
-    advance = herded.advance
-    monkeypatch.setattr(herded, "advance", spy)
+    advance = herding_cuda.advance
+    monkeypatch.setattr(herding_cuda, "advance", spy)
     model = nn.Linear(20, 3).cuda()
     x = torch.randn(n, 20).cuda()
     loader = ordered(DataLoader(Places(n), b, collate_fn=Gather(x, x)), model)

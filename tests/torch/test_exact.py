@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from wellorder.torch._compound import Tied
-from wellorder.torch._convolved import Convolved
-from wellorder.torch._exact import Exact, ExactSource
-from wellorder.torch._factors import Lookup, Outer
-from wellorder.torch._ghost import Ghost, as_ghost
+from wellorder.torch._per_example.convolution import Convolution
+from wellorder.torch._per_example.exact import Exact, ExactSource
+from wellorder.torch._per_example.factors import Lookup, Outer
+from wellorder.torch._per_example.signals import ExactSignals, stays_factored
+from wellorder.torch._per_example.uses import SeveralUses
 
 EXAMPLES = settings(max_examples=15, deadline=None)
+
+
+def closed(source):
+    """The signals of the batch that is open."""
+    return source.signals(source.records.close())
 
 
 def explicit(model, x, loss):
@@ -38,10 +43,10 @@ def agree(model, x, passes=1):
     targets = [torch.randn_like(model(x)) for _ in range(passes)]
     rows = sum(explicit(model, x, lambda out, i, t=t: (out * t[i : i + 1]).sum() / 2) for t in targets)
     source = ExactSource(Exact(mean=False), model)
-    source.open(len(x))
+    source.records.open(len(x))
     for t in targets:
         ((model(x) * t).sum() / 2).backward()
-    signals = source.close()
+    signals = closed(source)
     source.remove()
     rng = np.random.default_rng(0)
     vector, weights = torch.from_numpy(rng.normal(size=rows.shape[1])), rng.normal(size=len(x))
@@ -226,20 +231,20 @@ def test_batch_norm_signals_are_the_shares_of_the_batchs_gradient():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
     x = torch.randn(6, 3, dtype=torch.float64)
     source = ExactSource(Exact(mean=False), model)
-    source.open(6)
+    source.records.open(6)
     model(x).square().sum().backward()
     total = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(source.close().combine(np.ones(6)), total)
+    torch.testing.assert_close(closed(source).combine(np.ones(6)), total)
 
 
 def test_dropout_is_the_one_that_was_drawn():
     model = nn.Sequential(nn.Linear(3, 40), nn.Dropout(0.5), nn.Linear(40, 2)).double()
     x = torch.randn(5, 3, dtype=torch.float64)
     source = ExactSource(Exact(mean=False), model)
-    source.open(5)
+    source.records.open(5)
     model(x).square().sum().backward()
     total = torch.cat([p.grad.flatten() for p in model.parameters()])
-    torch.testing.assert_close(source.close().combine(np.ones(5)), total)
+    torch.testing.assert_close(closed(source).combine(np.ones(5)), total)
 
 
 @pytest.mark.parametrize("allowance", [0, 10**9])
@@ -248,15 +253,15 @@ def test_products_are_the_same_whether_rows_are_kept_or_not_and_in_pairs(allowan
     torch.manual_seed(0)
     if of == "conv":
         image, left = torch.randn(4, 3, 9, 9).double(), torch.randn(4, 2, 7, 7).double()
-        factor = Convolved(image, left, (1, 1), (1, 1), 1, (3, 3))
+        factor = Convolution(image, left, (1, 1), (1, 1), 1, (3, 3))
     else:
         factor = Outer(torch.randn(4, 1, 30, 5).double(), torch.randn(4, 1, 30, 3).double())
     if of == "tied":
-        factor = Tied((factor, Lookup(torch.randint(0, 5, (4, 6)), torch.randn(4, 6, 3).double(), 5)))
+        factor = SeveralUses((factor, Lookup(torch.randint(0, 5, (4, 6)), torch.randn(4, 6, 3).double(), 5)))
     rows = factor.rows()
-    assert not as_ghost(factor)
+    assert not stays_factored(factor)
     d = rows.shape[1]
-    signals = Ghost({"w": factor}, {"w": slice(0, d)}, 2.0, rows.new_zeros(()), allowance)
+    signals = ExactSignals({"w": factor}, {"w": slice(0, d)}, 2.0, rows.new_zeros(()), allowance)
     vector = torch.randn(d, dtype=torch.float64)
     for ours, theirs in [(signals, 2 * rows), (signals.differences([]), 2 * (rows[0::2] - rows[1::2]))]:
         weights = np.arange(float(len(theirs)))
@@ -277,10 +282,10 @@ class Bypass(nn.Module):
 def test_a_weight_used_behind_its_modules_back_is_refused_by_name():
     model = Bypass()
     source = ExactSource(Exact(), model)
-    source.open(4)
+    source.records.open(4)
     model(torch.randn(4, 3)).square().mean().backward()
     with pytest.raises(ValueError, match=r"inner.weight.*outside its module"):
-        source.close()
+        closed(source)
 
 
 class Positions(nn.Module):
@@ -295,7 +300,7 @@ class Positions(nn.Module):
 def test_an_input_shared_by_the_batch_is_refused_with_the_cure():
     model = Positions()
     source = ExactSource(Exact(), model)
-    source.open(3)
+    source.records.open(3)
     with pytest.raises(ValueError, match=r"places.*expand"):
         model(torch.randint(0, 5, (3, 6))).sum().backward()
 

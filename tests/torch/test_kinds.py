@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampl
 
 from wellorder import Herding, PairGraB, RandomReshuffling
 from wellorder.torch import MicroBatch, Sketch, ordered
-from wellorder.torch._tape import Ear
+from wellorder.torch._hooks import _LayerHook
 
 
 def data(n=24):
@@ -42,7 +42,7 @@ class Shared(nn.Module):
 def test_a_layer_with_two_parents_is_one_layer(policy, signals):
     model = Shared()
     loader = ordered(DataLoader(data(), 4), model, policy, signals=signals)
-    assert sum(isinstance(hook, Ear) for hook in model.q[0]._forward_hooks.values()) == 1
+    assert sum(isinstance(hook, _LayerHook) for hook in model.q[0]._forward_hooks.values()) == 1
     assert each(loader, model).observed == 24
 
 

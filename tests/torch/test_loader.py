@@ -1,5 +1,9 @@
 """The loader keeps everything but the order: identity, lengths, workers, odd ends, and every kind of loop."""
 
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +11,27 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, WithReplacement
+from wellorder import (
+    FlipFlop,
+    GraB,
+    Greedy,
+    Herding,
+    PairGraB,
+    RandomReshuffling,
+    ShuffleOnce,
+    WithReplacement,
+)
+from wellorder._order import Needs
 from wellorder.torch import Exact, MicroBatch, OrderedLoader, Sketch, ordered
-from wellorder.torch._exact import ExactSource
-from wellorder.torch._sketching import SketchSource
+from wellorder.torch._per_example.exact import ExactSource
+from wellorder.torch._sketch import SketchSource
 
 SIGNALS = ["exact", "sketch", "batch"]
+
+
+def closed(source):
+    """The signals of the batch that is open."""
+    return source.signals(source.records.close())
 
 
 class Numbers(Dataset):
@@ -151,7 +170,7 @@ def test_the_global_random_numbers_are_left_to_the_training(make_model, make_loa
 
 
 def signs_after_one_epoch(loader):
-    return loader._journal.state.signs
+    return loader._observer.state.signs
 
 
 @pytest.mark.parametrize("signals", SIGNALS)
@@ -378,7 +397,7 @@ def test_the_estimate_is_near_the_order_error_of_the_true_gradients(
         rows[u] = torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
     matrix = np.stack([rows[u] for u in range(240)])
     if signals == "batch":
-        members = loader._cut.batches(np.arange(30), 0)
+        members = loader._batching.batches(np.arange(30), 0)
         matrix, order, every = np.stack([matrix[m].mean(0) for m in members]), order, 1
     else:
         every = 8
@@ -397,10 +416,10 @@ def test_sketches_keep_inner_products_on_average(kind_of):
     exact = ExactSource(Exact(mean=False), model)
     sources = [SketchSource(Sketch(side=99, pool=False, mean=False), model, seed) for seed in range(100)]
     for source in (exact, *sources):
-        source.open(4)
+        source.records.open(4)
     model(x).pow(3).sum().backward()
-    truth = exact.close().gram()
-    grams = torch.stack([rows @ rows.T for rows in (source.close() for source in sources)])
+    truth = closed(exact).gram()
+    grams = torch.stack([rows @ rows.T for rows in map(closed, sources)])
     noise = grams.std(0) / 10
     assert bool(((grams.mean(0) - truth).abs() < 4.5 * noise + 1e-4 * truth.diagonal().max()).all())
 
@@ -505,7 +524,11 @@ FROZEN = nn.Linear(2, 1).requires_grad_(False)
         (lambda: ordered(DataLoader(ROWS), LINEAR, "grab"), "policy='grab'"),
         (lambda: ordered(DataLoader(ROWS), LINEAR, signals="ghost"), "signals='ghost'.*sketch"),
         (lambda: ordered(DataLoader(ROWS), LINEAR, seed=-1), "seed=-1"),
-        (lambda: ordered(DataLoader(ROWS), LINEAR, signals="exact"), "Herding keeps rows.*PairGraB"),
+        (
+            lambda: ordered(DataLoader(ROWS), LINEAR, Herding(), signals="exact"),
+            "Herding keeps rows.*PairGraB",
+        ),
+        (lambda: ordered(DataLoader(ROWS), LINEAR, Greedy(), signals=Exact()), "Greedy keeps rows.*PairGraB"),
         (lambda: ordered(DataLoader(ROWS), nn.LSTM(2, 2), signals="sketch"), "no nn.Linear.*exact"),
         (lambda: Sketch(size=0), "size=0"),
         (lambda: MicroBatch(coordinates=0), "coordinates=0"),
@@ -560,8 +583,93 @@ def test_a_thinned_sketch_sees_every_so_manyth_position(conv):
     rows = []
     for side in (4, 99):
         source = SketchSource(Sketch(side=side, mean=False), conv, 0)
-        source.open(2)
+        source.records.open(2)
         (conv(x).pow(2) * mask).sum().backward()
-        rows.append(source.close())
+        rows.append(closed(source))
         source.remove()
     torch.testing.assert_close(rows[0], rows[1] * thin ** (out.ndim - 2), rtol=1e-4, atol=1e-3)
+
+
+class Raw(nn.Module):
+    """A model without a layer that can be sketched."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, 3))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@dataclass(frozen=True)
+class Backwards:
+    """A user's policy, which says nothing of what it keeps: it shows the last epoch's rows in reverse."""
+
+    needs = Needs.SIGNALS
+
+    def init(self, n, *, seed=0):
+        return State(seed, 0, np.arange(n, dtype=np.int32))
+
+    def observe(self, state, units, signals):
+        assert isinstance(signals, np.ndarray)
+        return state
+
+    def advance(self, state):
+        return replace(state, epoch=state.epoch + 1, order=state.order[::-1].copy())
+
+
+@dataclass(frozen=True)
+class State:
+    seed: int
+    epoch: int
+    order: np.ndarray
+
+
+@pytest.mark.parametrize("policy", [Greedy(), Backwards(), Herding()], ids=lambda p: type(p).__name__)
+def test_policies_that_keep_rows_get_micro_batches_where_nothing_can_be_sketched(policy, train):
+    data = TensorDataset(torch.randn(10, 2), torch.randint(0, 3, (10,)))
+    model = Raw()
+    loader = ordered(DataLoader(data, 4), model, policy)
+    assert isinstance(loader.spec, MicroBatch)
+    assert f"{type(policy).__name__} keeps rows" in loader.report().why
+    train(loader, model, epochs=2)
+    assert loader.report().observed == 6
+
+
+def test_policies_that_need_products_get_exact_signals_where_nothing_can_be_sketched():
+    assert isinstance(ordered(DataLoader(ROWS, 2), Raw(), PairGraB()).spec, Exact)
+
+
+@pytest.mark.parametrize("signals", ["exact", Exact(mean=False)])
+def test_exact_signals_without_a_policy_take_one_that_needs_no_rows(signals):
+    assert isinstance(ordered(DataLoader(ROWS, 2), nn.Linear(2, 1), signals=signals).policy, PairGraB)
+
+
+@pytest.mark.parametrize("policy", [Herding(), PairGraB()], ids=lambda p: type(p).__name__)
+def test_a_report_only_asks(policy, make_model, make_loader):
+    """Nothing is shown to the policy, closed or counted twice for a question, asked as often as one likes."""
+    found = []
+    for asked in (False, True):
+        model = make_model()
+        loader = ordered(make_loader(), model, policy, signals="sketch")
+        counts = []
+        for _ in range(2):
+            for step, (x, y) in enumerate(loader):
+                before = loader._observer.state
+                if asked:
+                    report = loader.report()
+                    counts.append(report.observed)
+                    assert report.memory == loader.report().memory
+                assert loader._observer.state is before
+                loss = functional.cross_entropy(model(x), y)
+                (loss * torch.nan if step == 2 else loss).backward()
+        found.append((loader.order.tolist(), loader.report().order_error, loader.state_dict()["counts"]))
+    assert found[0] == found[1]
+    assert counts[:4] == [0, 8, 16, 16]
+    assert loader.report().not_finite == 16
+
+
+def test_without_torch_the_import_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import wellorder.torch"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "wellorder.torch needs PyTorch: pip install 'wellorder[torch]'" in ran.stderr

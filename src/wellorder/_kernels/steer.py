@@ -83,7 +83,7 @@ def _draw(draws):  # type: ignore[no-untyped-def]
 @fast
 def _choose(filled, candidates, draws, rows, scales, near):  # type: ignore[no-untyped-def]
     """The member, among ``candidates`` random ones, that points most against the sum."""
-    best, least = 0, np.float32(np.inf)
+    best, least = np.int64(0), np.float32(np.inf)
     for _ in range(candidates):
         at = np.int64(((_draw(draws) >> np.uint64(32)) * np.uint64(filled)) >> np.uint64(32))
         row, along = rows[at], np.float32(0.0)

@@ -1,9 +1,17 @@
 """wellorder.torch: one line instead of ``shuffle=True``."""
 
-from wellorder.torch._exact import Exact
-from wellorder.torch._loader import OrderedLoader, ordered
-from wellorder.torch._microbatch import MicroBatch
-from wellorder.torch._report import Report
-from wellorder.torch._sketching import Sketch
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "wellorder.torch needs PyTorch: pip install 'wellorder[torch]'", name="torch"
+    ) from error
+
+from wellorder.torch._batch_gradients import MicroBatch
+from wellorder.torch._loader import OrderedLoader, Report, ordered
+from wellorder.torch._per_example.exact import Exact
+from wellorder.torch._sketch import Sketch
 
 __all__ = ["Exact", "MicroBatch", "OrderedLoader", "Report", "Sketch", "ordered"]

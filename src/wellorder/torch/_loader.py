@@ -1,4 +1,4 @@
-"""The door: a DataLoader in, the same loader with a better order out."""
+"""`ordered`: a DataLoader in, the same loader with a better order out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,18 +15,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wellorder._order import Order, Policy, describe, rng, units_of
-from wellorder.policies import Herding
-from wellorder.torch._cut import Cut
-from wellorder.torch._door import check_loader, check_model, check_policy_fits
-from wellorder.torch._journal import Journal
-from wellorder.torch._microbatch import MicroBatch
-from wellorder.torch._presence import NEVER, Steps
-from wellorder.torch._record import Record
-from wellorder.torch._report import Report
-from wellorder.torch._resume import check_same, packed, unpacked
-from wellorder.torch._sources import Source, Spec, choose, watch
-from wellorder.torch._tagged import Tagged, TaggedCollate
-from wellorder.torch._tape import Scaler
+from wellorder.torch._batch_gradients import MicroBatch
+from wellorder.torch._batch_record import BatchRecord, BatchRecords
+from wellorder.torch._batching import Batching, NumberedCollate, NumberedDataset, RestOfEpoch
+from wellorder.torch._hooks import NOTHING_OBSERVED, OptimizerSteps, Scaler
+from wellorder.torch._observing import Observer
+from wellorder.torch._saved_state import check_same, packed, unpacked
+from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
+from wellorder.torch._validation import check_loader, check_model, check_policy_fits
 
 
 def ordered(
@@ -49,7 +46,7 @@ def ordered(
     model
         The module whose gradients order the examples; the batch must be its layers' first dimension.
     policy
-        The rule that makes the orders; `Herding()` unless given.
+        The rule that makes the orders; `Herding()` unless given, or `PairGraB()` for exact signals.
     seed
         Decides the first order and every random choice; same seed, same orders.
     signals
@@ -60,6 +57,7 @@ def ordered(
 
     >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from wellorder.torch import ordered
     >>> data = TensorDataset(torch.randn(10, 3), torch.randn(10, 1))
     >>> model = torch.nn.Linear(3, 1)
     >>> loader = ordered(DataLoader(data, batch_size=4, shuffle=True), model)
@@ -70,14 +68,18 @@ def ordered(
     """
     check_loader(loader)
     check_model(model)
-    rule: Policy[Any] = Herding() if policy is None else policy
+    rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
     units_of(1, seed)
     return OrderedLoader(loader, model, rule, seed=seed, signals=signals, scaler=scaler)
 
 
 class OrderedLoader:
-    """A loader whose order a policy makes from what the training reveals; made by `ordered`."""
+    """A loader whose order a policy makes from what the training reveals; made by `ordered`.
+
+    Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. What is not named
+    here (``batch_size``, ``dataset``, …) is the given loader's.
+    """
 
     def __init__(
         self,
@@ -93,25 +95,26 @@ class OrderedLoader:
         n, size = len(data), int(loader.batch_size or 1)
         self.policy, self.seed = policy, seed
         self.spec, self._why = choose(signals, policy, model, n, size)
-        self._cut = Cut(n, size, loader.drop_last, isinstance(self.spec, MicroBatch), seed)
-        self._source: Source | None = (
-            None
-            if self.spec is None
-            else watch(self.spec, model, policy, seed, scaler, strict=signals != "auto")
-        )
-        self._journal = Journal(policy, policy.init(self._cut.units, seed=seed))
+        self._batching = Batching(n, size, loader.drop_last, isinstance(self.spec, MicroBatch), seed)
+        self._records = BatchRecords()
+        self._source: Source | None = None
+        if self.spec is not None:
+            strict = signals != "auto"
+            self._source = watch(self.spec, model, policy, seed, scaler, self._records, strict=strict)
+        self._observer = Observer(policy, policy.init(self._batching.units, seed=seed))
         self._given = loader
-        self._plan = Plan()
+        self._rest = RestOfEpoch()
         self._inner = self._rebuilt(loader)
-        self._step, self._resumed, self._turn = 0, False, 0
-        self._steps = None if self._source is None else Steps()
+        # Each iteration has a number, so that one that was left behind notices that another has begun.
+        self._step, self._resumed, self._iteration = 0, False, 0
+        self._optimizer_steps = None if self._source is None else OptimizerSteps()
         self._heard = 0
-        self._pending: list[tuple[int, Order, Record | None]] = []
+        # Hooks must go when the loader goes, and the source may not know the loader: it would keep it alive.
         self._off = None if self._source is None else weakref.finalize(self, self._source.remove)
-        self._owners = self._cut.owners(0)
+        self._owners = self._batching.owners(0)
 
     def __len__(self) -> int:
-        return len(self._cut)
+        return len(self._batching)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -121,46 +124,49 @@ class OrderedLoader:
     @property
     def order(self) -> Order:
         """The present epoch's order: the unit at each step."""
-        order: Order = self._journal.state.order
+        order: Order = self._observer.state.order
         return order
 
     @property
     def epoch(self) -> int:
         """The epoch that is being visited, or comes next; the first is 0."""
-        return int(self._journal.state.epoch)
+        return int(self._observer.state.epoch)
 
     @property
     def units(self) -> Order | None:
         """Units of the batch that was given out last and has not been settled; None between epochs."""
-        return self._pending[-1][1] if self._pending else None
+        latest = self._records.open_records[-1:]
+        return latest[0].units if latest else None
 
     def __iter__(self) -> Iterator[Any]:
         if self._step and not self._resumed:  # the last epoch was left early
             self._advance()
         self._resumed = False
-        self._turn += 1
-        turn = self._turn
+        self._iteration += 1
+        iteration = self._iteration
         given: Any = self._given.generator  # its seed counts; its state would not come back on resume
         name = "workers" if given is None else f"workers.{given.initial_seed()}"
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
-        self._plan.batches = self._cut.batches(self.order, self.epoch, self._step)
+        self._rest.batches = self._batching.batches(self.order, self.epoch, self._step)
+        grouped = self._batching.grouped
+        # A parameter's gradient does not tell its batch: micro-batches are settled when the next is drawn.
+        recognised = self._source is not None and not grouped
         for examples, batch in self._inner:
-            if turn != self._turn:
+            if iteration != self._iteration:
                 raise RuntimeError(
                     "this epoch was left for another: iterate over an OrderedLoader once at a time"
                 )
             self._settle()
             self._step += 1
-            units = self._owners[examples] if not self._cut.grouped else self._owners[examples[:1]]
-            record = None if self._source is None else self._source.open(len(examples), batch)
-            self._pending.append((self._step, units, record))
+            units = self._owners[examples[:1] if grouped else examples]
+            self._records.open(len(examples), batch if recognised else (), step=self._step, units=units)
             try:
                 yield batch
             except GeneratorExit:  # the loop was left: what follows it is none of the batch's
-                if turn == self._turn and self._source is not None:
-                    self._source.pause()
+                if iteration == self._iteration:
+                    self._records.pause()
                 raise
-        if turn == self._turn:
+        if iteration == self._iteration:
             self._advance()
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,144 +174,117 @@ class OrderedLoader:
 
         Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``.
         """
-        latest = self._pending[-1:]
-        if latest and latest[0][2] is not None and not latest[0][2].heard:
-            self._pending.pop()  # its gradient is still to come
-            self._settle()
-            self._pending += latest
-        else:
-            self._settle()
-        self._flush()
+        latest = self._records.open_records[-1:]
+        unheard = latest[0] if latest and not latest[0].heard else None
+        self._settle(but=unheard)  # its gradient is still to come
+        start = time.thread_time()
+        self._observer.flush()
+        self._observer.seconds += time.thread_time() - start
         return {
             "loader": self._identity(),
             "step": self._step,
             "seconds": self._seconds(),
-            **packed(self._journal),
+            **packed(self._observer),
         }
 
     def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals."""
         check_same(mapping, self._identity())
-        self._close_source()
+        self._records.settle(everything=True)
         like = getattr(self._source, "like", None)
-        self._journal = unpacked(self.policy, mapping, like)
-        self._journal.seconds = float(mapping.get("seconds", 0.0)) - self._seconds()
-        self._heard = self._journal.observed + self._journal.not_finite
+        self._observer = unpacked(self.policy, mapping, like)
+        self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._seconds()
+        self._heard = self._observer.observed + self._observer.not_finite
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
-        self._turn += 1
-        self._owners = self._cut.owners(self.epoch)
+        self._iteration += 1
+        self._owners = self._batching.owners(self.epoch)
 
     def report(self) -> Report:
-        """What is collected and why, what it costs, what was observed, and the order error so far."""
-        journal, source = self._journal, self._source
-        memory = journal.memory()
-        self._flush()
-        steps = max(journal.steps, 1)
+        """What is collected and why, what it costs, what was observed, and the order error so far.
+
+        Only asks: training goes on as if nobody had.
+        """
+        observer, source = self._observer, self._source
         return Report(
             signals="none" if self.spec is None else describe(self.spec),
             why=self._why,
             policy=describe(self.policy),
-            units=self._cut.units,
+            units=self._batching.units,
             epoch=self.epoch,
             step=self._step,
             steps=len(self),
-            observed=journal.observed,
-            unobserved=journal.unobserved,
-            not_finite=journal.not_finite,
-            seconds_per_step=self._seconds() / steps,
-            memory=memory,
-            order_error=tuple(journal.errors),
+            **observer.counts(),
+            seconds_per_step=self._seconds() / max(observer.steps, 1),
+            memory=observer.memory(),
+            order_error=tuple(observer.errors),
             coverage={} if source is None else source.coverage(),
         )
 
     @contextmanager
     def ignore(self) -> Iterator[None]:
         """Passes inside do not count as signals: other data, an attack, a penalty that is no example's."""
-        if self._source is None:
-            yield
-            return
-        with self._source.silent():
+        with self._records.ignore():
             yield
 
     def remove(self) -> None:
         """Take all hooks off the model; the loader then keeps its order."""
-        self._close_source()
+        self._records.settle(everything=True)
         if self._source is not None:
             self._source.remove()
-        self._source = self._steps = None
+        self._source = self._optimizer_steps = None
 
-    def _settle(self, *, everything: bool = False) -> None:
+    def _settle(self, *, everything: bool = False, but: BatchRecord | None = None) -> None:
         """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
         start = time.thread_time()
-        kept: list[tuple[int, Order, Record | None]] = []
-        for step, units, record in self._pending:
-            if record is None or self._source is None:
-                continue
-            if record.awaited() and not everything:
-                kept.append((step, units, record))
-                continue
-            with torch.no_grad():
-                signals = self._source.close(record)
-                self._journal.take(step, units, signals, getattr(self._source, "glimpsed", None))
-        self._pending = kept
-        self._journal.seconds += time.thread_time() - start
-
-    def _flush(self) -> None:
-        """Show the policy the rows that wait."""
-        start = time.thread_time()
-        self._journal.flush()
-        self._journal.seconds += time.thread_time() - start
+        for record in self._records.settle(everything=everything, but=but):
+            if self._source is not None:
+                with torch.no_grad():
+                    self._observer.take(record.step, record.units, self._source.signals(record))
+        self._observer.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
         self._settle(everything=True)
         start = time.thread_time()
-        self._journal.advance()
-        self._warn_if_unheard()
-        self._journal.seconds += time.thread_time() - start
+        self._observer.advance()
+        self._warn_if_nothing_observed()
+        self._observer.seconds += time.thread_time() - start
         self._step = 0
-        self._owners = self._cut.owners(self.epoch)
+        self._owners = self._batching.owners(self.epoch)
 
-    def _warn_if_unheard(self) -> None:
+    def _warn_if_nothing_observed(self) -> None:
         """Say so once if an epoch was trained and nothing of it was seen."""
-        before, self._heard = self._heard, self._journal.observed + self._journal.not_finite
-        if self._steps is not None and self._steps.count:
+        before, self._heard = self._heard, self._observer.observed + self._observer.not_finite
+        if self._optimizer_steps is not None and self._optimizer_steps.count:
             if self._heard == before:
-                self._steps.remove()
-                self._steps = None
-                warnings.warn(NEVER, UserWarning, stacklevel=4)
+                self._optimizer_steps.remove()
+                self._optimizer_steps = None
+                warnings.warn(NOTHING_OBSERVED, UserWarning, stacklevel=4)
             else:
-                self._steps.count = 0
-
-    def _close_source(self) -> None:
-        for _, _, record in self._pending:
-            if record is not None and self._source is not None:
-                self._source.close(record)
-        self._pending = []
+                self._optimizer_steps.count = 0
 
     def _seconds(self) -> float:
         """Processor time spent on signals and the policy so far."""
-        tape: Any = getattr(self._source, "tape", None)
-        return self._journal.seconds + (0.0 if tape is None else float(tape.seconds))
+        return self._observer.seconds + self._records.seconds
 
     def _identity(self) -> dict[str, Any]:
         return {
-            "examples": self._cut.n,
-            "batch_size": self._cut.size,
-            "drop_last": self._cut.drop_last,
+            "examples": self._batching.n,
+            "batch_size": self._batching.size,
+            "drop_last": self._batching.drop_last,
             "seed": self.seed,
             "signals": "none" if self.spec is None else describe(self.spec),
         }
 
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Make the same loader, but with tagged data and our batches."""
+        """Make the same loader, but with numbered examples and our batches."""
         self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
-        data: Any = Tagged(loader.dataset)
-        collate: Any = TaggedCollate(loader.collate_fn)
+        data: Any = NumberedDataset(loader.dataset)
+        collate: Any = NumberedCollate(loader.collate_fn)
         with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
             warnings.simplefilter("ignore")
             return DataLoader(
                 data,
-                batch_sampler=self._plan,
+                batch_sampler=self._rest,
                 num_workers=loader.num_workers,
                 collate_fn=collate,
                 pin_memory=loader.pin_memory,
@@ -319,14 +298,55 @@ class OrderedLoader:
             )
 
 
-class Plan:
-    """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
+@dataclass(frozen=True)
+class Report:
+    """What ordering does, costs, and brings: plain numbers, and a page when printed.
 
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
+    Attributes
+    ----------
+    signals, why, policy, units
+        What is collected, the reason, the rule that makes the orders, and how many units it orders.
+    epoch, step, steps
+        Where the loader is, and how many steps an epoch has.
+    observed, unobserved, not_finite
+        Visits that the policy learns from, those without a backward pass, and those with a NaN or infinity.
+    seconds_per_step
+        Processor time spent on signals and the policy; on an accelerator the host's part.
+    memory
+        Bytes that stay between steps.
+    order_error
+        One estimate per finished epoch.
+    coverage
+        How each trainable parameter's gradient is taken.
+    """
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
+    signals: str
+    why: str
+    policy: str
+    units: int
+    epoch: int
+    step: int
+    steps: int
+    observed: int
+    unobserved: int
+    not_finite: int
+    seconds_per_step: float
+    memory: int
+    order_error: tuple[float, ...]
+    coverage: Mapping[str, str]
 
-    def __len__(self) -> int:
-        return len(self.batches)
+    def __str__(self) -> str:
+        errors = ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
+        lines = [
+            f"signals      {self.signals}: {self.why}",
+            f"policy       {self.policy}, {self.units} units",
+            f"where        epoch {self.epoch}, step {self.step} of {self.steps}",
+            f"visits       {self.observed} observed, {self.unobserved} without a gradient, "
+            f"{self.not_finite} not finite",
+            f"cost         {1e3 * self.seconds_per_step:.3f} ms a step, {self.memory / 2**20:.1f} MiB kept",
+            f"order error  {errors}",
+        ]
+        if self.coverage:
+            width = max(map(len, self.coverage))
+            lines += ["parameters", *(f"  {name:<{width}}  {how}" for name, how in self.coverage.items())]
+        return "\n".join(lines)

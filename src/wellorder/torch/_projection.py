@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
+from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
-from wellorder.torch._layers import Layer
+from wellorder.torch._hooks import LayerUse
+from wellorder.torch._per_example.layers import Layer
 
 TALLER = 4
 """How much taller P is for sequences, whose positions are pooled."""
@@ -86,6 +88,29 @@ class Part(NamedTuple):
     scale: float = 1.0
 
 
+class LayerSketch:
+    """Reads a layer for its rows: by one projection where it is given vectors, by another for sequences.
+
+    The input is projected at once, in the forward pass, and only Q a is kept until the gradient comes: inputs
+    that somebody else lets go, as activation checkpointing does, are not held on to.
+    """
+
+    def __init__(self, layer: Layer, single: Projection | Shared, sequence: Projection | Shared) -> None:
+        self.latest = self._single = single
+        self._sequence = sequence
+        self._dims = 1 if isinstance(layer.module, nn.Embedding) else 2
+
+    def keep(self, _: Any, __: Any, first: Tensor, output: Tensor) -> Any:
+        """Q a, and by which projection."""
+        self.latest = self._single if first.ndim <= self._dims else self._sequence
+        return (self.latest, self.latest.of_input(first, output)) if self.latest.fits(first) else None
+
+    def take(self, use: LayerUse, _: int, gradient: Tensor) -> None:
+        """Note Q a and P e; their product is made for the whole batch when it is settled."""
+        projection, inward = use.kept
+        use.record.parts.append(projection.part(inward, gradient))
+
+
 class Projection:
     """One layer's P and Q, of ``sizes``; the sketch begins at the number ``start`` of the rows.
 
@@ -105,7 +130,7 @@ class Projection:
         draw = rng(seed, 0, f"{'pooled' if sizes.pool else 'sketch'}.{layer.name}")
 
         def signs(*shape: int) -> Tensor:
-            drawn = draw.integers(0, 2, shape) * 2.0 - 1.0
+            drawn = random_signs(draw, *shape)
             return torch.as_tensor(drawn, dtype=torch.float32, device=weight.device)
 
         self._left = None if outputs == tall else signs(groups, tall, outputs) / math.sqrt(tall)
@@ -115,7 +140,10 @@ class Projection:
             self._right = self._right.mT.contiguous()
             if module.padding_idx is not None:
                 self._right[:, module.padding_idx] = 0
+        # Sums of about √inputs numbers must not leave float16's range; a power of two loses no digits.
         self._small = 2.0 ** -(2 + math.ceil(math.log2(inputs) / 2))
+        # P and Q in the precision and on the device that the layer turns out to work in: under autocast that
+        # is known only when it runs, and converting them anew would cost more than applying them.
         self._inwards: dict[Any, tuple[Tensor, Tensor | None]] = {}
         self._outwards: dict[Any, Tensor] = {}
         self._where: dict[Any, tuple[bool, Any]] = {}
@@ -127,11 +155,13 @@ class Projection:
     def of_input(self, given: Tensor, output: Tensor) -> Tensor:
         """Q a, in the precision that the layer works in; for a convolution at some of the positions."""
         right, constant = self._inward(output)
-        if self._sizes.lookup:
+        if self._sizes.lookup:  # one-hot inputs are never made: Q's columns are a table
             return functional.embedding(given, right[0])
         if not self._conv:
             if self._sizes.pool:
-                given = given.flatten(1, -2)
+                given = given.flatten(
+                    1, -2
+                )  # a sequence becomes one vector before it is projected: T times cheaper
                 given = given.mean(1) if given.shape[1] else given.sum(1)
             return functional.linear(given, right[0], constant)
         given = self._middle(given, output)
@@ -148,6 +178,8 @@ class Projection:
             gradient = gradient.flatten(1, -2).sum(1) if self._sizes.pool else gradient
             e = gradient if left is None else torch.matmul(gradient, left[0].T)
             return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width), scale)
+        # The positions that are looked at stand for all, and the middle tap for all taps: squared norms keep
+        # about their size, so that no layer outweighs the others for having been thinned out.
         thin, groups = self._thin(gradient), self._sizes.groups
         scale *= math.prod(thin) * math.sqrt(self._sizes.taps)
         if max(thin) > 1:
@@ -183,9 +215,9 @@ class Projection:
             places = zip(starts, m.stride, key[1], self._thin(output), strict=True)
             where = (slice(at, at + (n - 1) * s + 1, s * t) for at, s, n, t in places)
             self._where[key] = padded, (slice(None), slice(None), *where)
-        padded, cut = self._where[key]
+        padded, seen = self._where[key]
         given = functional.pad(given, m._reversed_padding_repeated_twice) if padded else given
-        return given[cut]
+        return given[seen]
 
     def _inward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Q, and what the bias adds to it, as ``like`` is; smaller in float16, so that sums stay in range."""
@@ -266,6 +298,7 @@ def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
 
 def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
     """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions."""
+    # All uses of a layer in one product: a layer that is called twice, or two backward passes.
     alike: dict[tuple[Place, float], list[Part]] = {}
     for part in parts:
         alike.setdefault((part.place, part.scale), []).append(part)
@@ -277,7 +310,7 @@ def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
             left, right = torch.cat([part.left for part in group], 1), torch.cat([p.right for p in group], 1)
         left, right = left.float().mT, right.float()
         target = rows[:, place.start : place.start + place.size].view(b, place.height, place.width)
-        if right.shape[1] == 1:
+        if right.shape[1] == 1:  # one position: no matrix product is needed
             target.addcmul_(left, right, value=scale * own)
         else:
             target.add_(torch.bmm(left, right), alpha=scale * own)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from wellorder._order import Policy
-from wellorder.torch._loader import OrderedLoader, ordered
+from wellorder.torch._loader import ordered
 
 
 @dataclass(frozen=True)
@@ -54,30 +54,41 @@ def train(
     """Train a classifier on ``split``; one row at the start of each epoch and one at the end.
 
     Seeds differ in the first weights and in the policy's randomness; policies share the first weights and the
-    first order. Every policy's run is sketched, so that order errors can be compared; the last row repeats
-    the last epoch's. Seconds are processor time of the training, on an accelerator the wall clock's; for a
-    policy that looks at no signals, without what the sketch took.
+    first order. The last row repeats the last epoch's order error. Seconds are processor time of the
+    training, on an accelerator the wall clock's. A policy that looks at no signals is timed without any; its
+    order error comes from a second model that is trained in the same way, watched, and not timed.
     """
-    torch.manual_seed(seed)
-    model = recipe.model().to(split.x.device)
-    optimizer = optimizer_of(recipe, model)
-    loader = ordered(loader_of(recipe, split), model, policy, seed=seed, signals=signals)
+    timed = _Training(recipe, split, policy, seed, signals if policy.needs.at_visits() else "auto")
+    watched = timed if policy.needs.at_visits() else _Training(recipe, split, policy, seed, signals)
     seconds, error = 0.0, float("nan")
     for epoch in range(epochs + 1):
-        row = {"epoch": epoch, **look(model, split), "gradients": epoch * len(split.x), "seconds": seconds}
+        seen = look(timed.model, split)
+        row = {"epoch": epoch, **seen, "gradients": epoch * len(split.x), "seconds": seconds}
         if epoch < epochs:
-            before = _sketching(loader)
-            seconds += one_epoch(model, loader, optimizer)
-            if not policy.needs.at_visits():  # sketched for the table alone: no cost of the policy's
-                seconds -= _sketching(loader) - before
-            error = loader.report().order_error[-1] if loader.spec is not None else error
+            if watched is not timed:
+                with torch.random.fork_rng(_cuda_devices(split)):  # both draw the same numbers, for dropout
+                    watched.one_epoch()
+            seconds += timed.one_epoch()
+            error = next(iter(watched.loader.report().order_error[-1:]), error)
         yield {**row, "order_error": error}
 
 
-def _sketching(loader: OrderedLoader) -> float:
-    """Seconds spent on signals so far."""
-    report = loader.report()
-    return report.seconds_per_step * (report.epoch * report.steps + report.step)
+class _Training:
+    """A model and all that trains it."""
+
+    def __init__(self, recipe: Recipe, split: Split, policy: Policy[Any], seed: int, signals: Any) -> None:
+        torch.manual_seed(seed)
+        self.model = recipe.model().to(split.x.device)
+        self.optimizer = optimizer_of(recipe, self.model)
+        self.loader = ordered(loader_of(recipe, split), self.model, policy, seed=seed, signals=signals)
+
+    def one_epoch(self) -> float:
+        """Train for an epoch, and say how long it took."""
+        return one_epoch(self.model, self.loader, self.optimizer)
+
+
+def _cuda_devices(split: Split) -> list[torch.device]:
+    return [split.x.device] if split.x.is_cuda else []
 
 
 def optimizer_of(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
@@ -97,6 +108,8 @@ def one_epoch(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer) -
     """Train for an epoch, and say how long it took."""
     device = next(model.parameters()).device.type
     clock = time.process_time if device == "cpu" else time.perf_counter
+    if device == "cuda":  # what was launched before is none of this epoch's
+        torch.cuda.synchronize()
     start = clock()
     for x, y in loader:
         optimizer.zero_grad()

@@ -6,7 +6,6 @@ need not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,36 +13,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wellorder.torch._written import gram_by_parts, room_on, written
+from wellorder.torch._per_example.rows import gram_by_columns, room_on, rows_of
 
 Index = Tensor | slice
-WRITTEN = 80
+WRITING = 80
 """Operations that take as long as writing a number of a gradient and reading it thrice (measured)."""
 
 
-MUCH = 32
-"""Times as many numbers as a layer's input and output gradient have, that all rows of it may have."""
-
-
-def prefers_ghost(positions: int, left: int, right: int, b: int) -> bool:
+def factors_are_cheaper(positions: int, left: int, right: int, b: int) -> bool:
     """Whether products cost less from the factors than from written-out gradients.
 
     From the factors the Gram matrix takes 2·b²·T²·(i+o) operations, and the two other products 2·b·T·i·o
     each; from rows they cost little, but the rows have to be written.
 
-    >>> prefers_ghost(1, 10, 784, 64), prefers_ghost(784, 6, 75, 64)
+    >>> factors_are_cheaper(1, 10, 784, 64), factors_are_cheaper(784, 6, 75, 64)
     (True, False)
     """
-    return positions == 1 or 2 * b * positions**2 * (left + right) / (left * right) + 2 * positions <= WRITTEN
-
-
-def worth_writing(shape: tuple[int, int, int, int, int], held: int) -> bool:
-    """Whether gradients of this shape (b, G, T, o, i) are written out for a layer that holds so many numbers.
-
-    It hangs on nothing else, so that a run that was interrupted adds up the same numbers as one that was not.
-    """
-    b, groups, positions, left, right = shape
-    return not prefers_ghost(positions, left, right, b) and b * groups * left * right <= MUCH * held
+    return positions == 1 or 2 * b * positions**2 * (left + right) / (left * right) + 2 * positions <= WRITING
 
 
 class Factor(Protocol):
@@ -100,14 +86,12 @@ class Rows:
 class Outer:
     """g_i = Σ_t e_it ⊗ a_it; ``left`` e (b, G, T, o), ``right`` a (b, G, T, i); G groups, T positions.
 
-    ``kind`` is the precision of the products, if it is not the factors'; ``box`` holds the gradients' sum, if
-    anything.
+    ``kind`` is the precision of the products, if it is not the factors'.
     """
 
     left: Tensor
     right: Tensor
     kind: torch.dtype | None = None
-    box: Sequence[Tensor] = ()
 
     def __len__(self) -> int:
         return len(self.left)
@@ -132,18 +116,14 @@ class Outer:
         """The gradients' entries in some columns."""
         return Outer(self.left, self.right[..., some], self.kind)
 
-    def ghostly(self) -> bool:
+    def stays_factored(self) -> bool:
         """Whether products cost less from the factors."""
         b, _, positions, left, right = self.shape
-        return prefers_ghost(positions, left, right, b)
-
-    def worthy(self) -> bool:
-        """Whether rows are written out in any case, to add them up."""
-        return worth_writing(self.shape, self.left.numel() + self.right.numel())
+        return factors_are_cheaper(positions, left, right, b)
 
     def gram(self) -> Tensor:
-        if not self.ghostly():
-            return gram_by_parts(self)
+        if not self.stays_factored():
+            return gram_by_columns(self)
         left, right = self._wide()
         if left.shape[1] == left.shape[2] == 1:
             left, right = left[:, 0, 0], right[:, 0, 0]
@@ -167,13 +147,8 @@ class Outer:
         else:
             target.baddbmm_(left.mT, _flat(right))
 
-    def total(self) -> Tensor:
-        """The sum of the gradients, (p,)."""
-        left, right = self._wide()
-        return torch.matmul(_flat(left).mT, _flat(right)).flatten()
-
     def rows(self, *, pairs: bool = False) -> Tensor:
-        return written(self, pairs=pairs)
+        return rows_of(self, pairs=pairs)
 
     def piece(self, some: slice, space: Tensor | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Some examples' e, (n, G, o, T), and a, (n, G, T, i)."""
@@ -218,7 +193,7 @@ class Lookup:
         if len(self) * few.length <= room_on(self.left):
             rows = few.rows()
             return rows @ rows.T
-        return gram_by_parts(few)
+        return gram_by_columns(few)
 
     def dot(self, vector: Tensor) -> Tensor:
         table = vector.view(self.count, -1)

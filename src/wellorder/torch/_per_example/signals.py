@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellorder.torch._compound import Apart, Heavy, Tied, Written
-from wellorder.torch._factors import Factor, Rows
+from wellorder.torch._per_example.factors import Factor, Rows
+from wellorder.torch._per_example.uses import EarlyRows, Factored, PairDifferences, SeveralUses
 
 Slots = Mapping[str, slice]
 """Where each parameter lies in the flat vector of all of them."""
@@ -22,7 +22,7 @@ Part = tuple[Factor, slice | Tensor]
 
 
 @dataclass
-class Habit:
+class LastRequest:
     """What a policy asked for last, differences of ``pairs`` or the gradients; and places it had."""
 
     pairs: bool = False
@@ -30,11 +30,11 @@ class Habit:
 
 
 @dataclass(frozen=True)
-class Ghost:
+class ExactSignals:
     """The gradients of b examples, which nobody writes out: ``scale`` times the factors of each parameter.
 
     ``allowance`` bytes may be written out where that is cheaper than products of factors. ``rows`` are
-    differences of pairs that were written already.
+    differences of pairs that were written already; ``total`` are some coordinates of the gradients' sum.
     """
 
     factors: Mapping[str, Factor]
@@ -43,7 +43,8 @@ class Ghost:
     like: Tensor
     allowance: int = 0
     rows: Mapping[str, Tensor] = field(default_factory=dict)
-    habit: Habit = field(default_factory=Habit)
+    last_request: LastRequest = field(default_factory=LastRequest)
+    total: Tensor | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.factors.values())))
@@ -65,21 +66,23 @@ class Ghost:
         """Differences of consecutive gradients: half as many to write out; None if they do not pair up."""
         if len(pending) or len(self) % 2:
             return None
-        self.habit.pairs = True
-        parts, left = self._written(pairs=True)
+        self.last_request.pairs = True
+        parts, left = self._as_rows(pairs=True)
         single = list[Part]()
         for name, factor in left.items():
-            if not as_ghost(factor):
-                parts.append((Apart(factor), self.slots[name]))
+            if not stays_factored(factor):
+                parts.append((PairDifferences(factor), self.slots[name]))
             else:
                 single.append((factor, self.slots[name]))
         return Block(len(self) // 2, parts, single, self.slots, self.scale, self.like)
 
-    def take(self, index: npt.NDArray[np.intp]) -> Ghost:
+    def take(self, index: npt.NDArray[np.intp]) -> ExactSignals:
         """Keep some of the examples."""
         where = torch.as_tensor(index, device=self.like.device)
         kept = {name: factor.take(where) for name, factor in self.factors.items()}
-        return Ghost(kept, self.slots, self.scale, self.like, self.allowance, habit=self.habit)
+        return ExactSignals(
+            kept, self.slots, self.scale, self.like, self.allowance, last_request=self.last_request
+        )
 
     def finite(self) -> npt.NDArray[np.bool_]:
         """Which of the gradients are neither NaN nor infinite."""
@@ -87,18 +90,18 @@ class Ghost:
 
     @cached_property
     def _block(self) -> Block:
-        self.habit.pairs = False
-        parts, left = self._written(pairs=False)
+        self.last_request.pairs = False
+        parts, left = self._as_rows(pairs=False)
         parts += [(factor, self.slots[name]) for name, factor in left.items()]
         return Block(len(self), parts, [], self.slots, self.scale, self.like)
 
-    def _written(self, *, pairs: bool) -> tuple[list[Part], dict[str, Any]]:
+    def _as_rows(self, *, pairs: bool) -> tuple[list[Part], dict[str, Any]]:
         """Gradients that are written out, all small ones side by side; and the factors that are left.
 
         Which ones fit is decided by this batch alone, whatever was written early.
         """
         parts: list[Part] = []
-        chosen = as_rows(self.factors, self.allowance, self.like.element_size(), pairs=pairs)
+        chosen = best_as_rows(self.factors, self.allowance, self.like.element_size(), pairs=pairs)
         small = tuple(name for name, factor in self.factors.items() if type(factor) is Rows)
         if small:
             values = torch.cat([self.factors[name].rows() for name in small], 1)
@@ -111,10 +114,10 @@ class Ghost:
         return parts, {name: factor for name, factor in self.factors.items() if name not in done}
 
     def _places(self, names: tuple[str, ...]) -> Tensor:
-        if names not in self.habit.places:
+        if names not in self.last_request.places:
             spans = [torch.arange(self.slots[name].start, self.slots[name].stop) for name in names]
-            self.habit.places[names] = torch.cat(spans).to(self.like.device)
-        return self.habit.places[names]
+            self.last_request.places[names] = torch.cat(spans).to(self.like.device)
+        return self.last_request.places[names]
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Block:
         for factor, _ in self.parts:
             total += factor.gram()
         if self.single:
-            total += _apart(_apart(sum(factor.gram() for factor, _ in self.single)).T)
+            total += _pair_differences(_pair_differences(sum(factor.gram() for factor, _ in self.single)).T)
         return total.mul_(self.scale**2)
 
     def dot(self, vector: Any) -> Tensor:
@@ -148,7 +151,7 @@ class Block:
         for factor, place in self.parts:
             total += factor.dot(along[place])
         if self.single:
-            total += _apart(sum(factor.dot(along[place]) for factor, place in self.single))
+            total += _pair_differences(sum(factor.dot(along[place]) for factor, place in self.single))
         return total.mul_(self.scale)
 
     def combine(self, weights: npt.NDArray[np.float64]) -> Tensor:
@@ -167,50 +170,44 @@ class Block:
 
 def _add_all(parts: Sequence[Part], weights: npt.NDArray[np.float64], out: Tensor) -> None:
     shares = torch.as_tensor(weights).to(out)
-    size, few = np.abs(weights[0]), np.flatnonzero(weights < 0)
-    if 2 * len(few) > len(weights):
-        size, few = -size, np.flatnonzero(weights > 0)
-    signs = bool(np.all(np.abs(weights) == abs(size)))
-    index = torch.as_tensor(few).to(out.device) if signs else None
     for factor, place in parts:
-        box: Any = getattr(factor, "box", ())
-        if not isinstance(place, slice):
-            out.index_add_(0, place, factor.rows().T @ shares)
-        elif index is not None and len(box) == 1:  # Σ ±g = ±(Σ g − 2 Σ g of the fewer ones)
-            out[place].add_(box[0], alpha=float(size))
-            if len(few):
-                factor.take(index).add(shares[index] * 2, out[place])
-        else:
+        if isinstance(place, slice):
             factor.add(shares, out[place])
+        else:
+            out.index_add_(0, place, factor.rows().T @ shares)
 
 
-def _apart(x: Any) -> Tensor:
+def _pair_differences(x: Any) -> Tensor:
     """Differences of consecutive entries."""
-    apart: Tensor = x[0::2] - x[1::2]
-    return apart
+    differences: Tensor = x[0::2] - x[1::2]
+    return differences
 
 
-def as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: bool) -> list[str]:
+def best_as_rows(factors: Mapping[str, Factor], allowance: int, size: int, *, pairs: bool) -> list[str]:
     """The parameters whose gradients are best written out, and fit, most positions first; or are already."""
     heavy: list[tuple[int, str, Any]]
-    heavy = [(positions(f), name, f) for name, f in factors.items() if not as_ghost(f)]
+    heavy = [(positions(f), name, f) for name, f in factors.items() if not stays_factored(f)]
     chosen = []
     for _, name, factor in sorted(heavy, reverse=True):
         room = len(factor) // (2 if pairs else 1) * factor.length * size
-        if room <= allowance or isinstance(factor, Written):
+        if room <= allowance or isinstance(factor, EarlyRows):
             allowance -= room
             chosen.append(name)
     return chosen
 
 
-def as_ghost(factor: Any) -> bool:
+def stays_factored(factor: Any) -> bool:
     """Whether a factor is best left as it is."""
-    return factor.ghostly() if isinstance(factor, Heavy) else not isinstance(factor, Tied | Written)
+    return (
+        factor.stays_factored()
+        if isinstance(factor, Factored)
+        else not isinstance(factor, SeveralUses | EarlyRows)
+    )
 
 
 def positions(factor: Any) -> int:
     """Terms that each gradient is the sum of."""
-    if isinstance(factor, Tied):
-        return sum(factor.shape[2] for factor in factor.uses if isinstance(factor, Heavy))
-    terms: int = factor.terms if isinstance(factor, Written) else factor.shape[2]
+    if isinstance(factor, SeveralUses):
+        return sum(factor.shape[2] for factor in factor.uses if isinstance(factor, Factored))
+    terms: int = factor.terms if isinstance(factor, EarlyRows) else factor.shape[2]
     return terms

@@ -11,32 +11,34 @@ import torch
 from torch import Tensor
 
 from wellorder._order import Policy, load_state_dict, state_dict
-from wellorder.torch._gauge import Gauge
-from wellorder.torch._journal import Journal
+from wellorder.torch._observing import Observer, RunningOrderError
 
 COUNTS = ("observed", "unobserved", "not_finite", "steps")
 
 
-def packed(journal: Journal) -> dict[str, Any]:
-    """The contents, copied, of a journal in which no rows wait."""
-    gauge = journal.gauge
-    held = {f.name: getattr(journal.state, f.name) for f in fields(journal.state)}
-    state = replace(journal.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})
-    sums = np.stack(gauge.sums) if gauge.sums else np.zeros((0, 0), np.float32)
+def packed(observer: Observer) -> dict[str, Any]:
+    """The contents, copied, of an observer in which no rows are pending."""
+    running = observer.running_error
+    held = {f.name: getattr(observer.state, f.name) for f in fields(observer.state)}
+    state = replace(observer.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})
+    sums = np.stack(running.sums) if running.sums else np.zeros((0, 0), np.float32)
     return {
-        "policy": {name: _tensor(value) for name, value in state_dict(journal.policy, state).items()},
-        "counts": {name: getattr(journal, name) for name in COUNTS},
-        "errors": torch.tensor(journal.errors, dtype=torch.float64),
-        "gauge": {"sums": torch.from_numpy(sums), "counts": torch.tensor(gauge.counts, dtype=torch.int64)},
+        "policy": {name: _tensor(value) for name, value in state_dict(observer.policy, state).items()},
+        "counts": {name: getattr(observer, name) for name in COUNTS},
+        "errors": torch.tensor(observer.errors, dtype=torch.float64),
+        "running_error": {
+            "sums": torch.from_numpy(sums),
+            "counts": torch.tensor(running.counts, dtype=torch.int64),
+        },
     }
 
 
-def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | None) -> Journal:
-    """The journal that `packed` saved; exact signals' accumulators go back to where the model lives."""
+def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | None) -> Observer:
+    """The observer that `packed` saved; exact signals' accumulators go back to where the model lives."""
     try:
         plain = {name: _array(value) for name, value in mapping["policy"].items()}
         counts, errors = mapping["counts"], mapping["errors"]
-        sums, sizes = mapping["gauge"]["sums"], mapping["gauge"]["counts"]
+        sums, sizes = mapping["running_error"]["sums"], mapping["running_error"]["counts"]
     except (KeyError, AttributeError, TypeError) as error:
         raise ValueError(
             f"damaged state: {error} is missing; load a whole state_dict of an OrderedLoader"
@@ -46,14 +48,14 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
         vectors = {f.name: getattr(state, f.name) for f in fields(state)}
         homes = {name: torch.from_numpy(v).to(like) for name, v in vectors.items() if _is_vector(v)}
         state = replace(state, **homes)
-    journal = Journal(policy, state)
+    observer = Observer(policy, state)
     for name in COUNTS:
-        setattr(journal, name, int(counts[name]))
-    journal.errors = [float(value) for value in errors]
-    journal.gauge = Gauge()
-    journal.gauge.sums = [row.numpy().copy() for row in sums.cpu()]
-    journal.gauge.counts = [int(count) for count in sizes]
-    return journal
+        setattr(observer, name, int(counts[name]))
+    observer.errors = [float(value) for value in errors]
+    observer.running_error = RunningOrderError()
+    observer.running_error.sums = [row.numpy().copy() for row in sums.cpu()]
+    observer.running_error.counts = [int(count) for count in sizes]
+    return observer
 
 
 def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any]) -> None:

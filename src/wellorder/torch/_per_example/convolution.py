@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,16 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wellorder.torch._factors import Index, Outer, cast, prefers_ghost, row_dots, worth_writing
-from wellorder.torch._written import gram_by_parts, written
+from wellorder.torch._per_example.factors import Index, Outer, cast, factors_are_cheaper, row_dots
+from wellorder.torch._per_example.rows import gram_by_columns, rows_of
 
 
 @dataclass(frozen=True)
-class Convolved:
+class Convolution:
     """A convolution's gradients; ``image`` a is (b, C, …), ``left`` e is (b, O, …).
 
-    ``padding`` zeros belong on both sides of the image; ``kind`` is the precision of the products; ``box``
-    holds the gradients' sum, if anything.
+    ``padding`` zeros belong on both sides of the image; ``kind`` is the precision of the products.
     """
 
     image: Tensor
@@ -30,7 +28,6 @@ class Convolved:
     kernel: tuple[int, ...]
     padding: tuple[int, ...] = ()
     kind: torch.dtype | None = None
-    box: Sequence[Tensor] = ()
 
     def __len__(self) -> int:
         return len(self.image)
@@ -57,21 +54,17 @@ class Convolved:
         """Channels that each filter sees, if the filters are not in groups."""
         return self.image.shape[1] if self.groups == 1 else 1
 
-    def part(self, some: slice) -> Convolved:
+    def part(self, some: slice) -> Convolution:
         """The gradients' entries for some channels."""
-        return replace(self, image=self.image[:, some], box=()) if self.groups == 1 else self
+        return replace(self, image=self.image[:, some]) if self.groups == 1 else self
 
-    def ghostly(self) -> bool:
+    def stays_factored(self) -> bool:
         """Whether products cost less from the factors."""
         b, _, positions, left, right = self.shape
-        return prefers_ghost(positions, left, right, b)
-
-    def worthy(self) -> bool:
-        """Whether rows are written out in any case, to add them up."""
-        return worth_writing(self.shape, self.left.numel() + self.image.numel())
+        return factors_are_cheaper(positions, left, right, b)
 
     def gram(self) -> Tensor:
-        return self.as_outer().gram() if self.ghostly() else gram_by_parts(self)
+        return self.as_outer().gram() if self.stays_factored() else gram_by_columns(self)
 
     def dot(self, vector: Tensor) -> Tensor:
         conv: Any = (functional.conv1d, functional.conv2d, functional.conv3d)[len(self.kernel) - 1]
@@ -84,10 +77,6 @@ class Convolved:
     def add(self, weights: Tensor, out: Tensor) -> None:
         out.add_(self._sum(cast(self.left, self.kind) * weights.view(-1, *[1] * (self.left.ndim - 1))))
 
-    def total(self) -> Tensor:
-        """The sum of the gradients, (p,)."""
-        return self._sum(cast(self.left, self.kind))
-
     def _sum(self, left: Tensor) -> Tensor:
         image, none, wanted = cast(self.image, self.kind), [0] * len(self.kernel), [False, True, False]
         like = image.new_empty(1).expand(self.filters)
@@ -97,7 +86,7 @@ class Convolved:
         return gradient.flatten()
 
     def rows(self, *, pairs: bool = False) -> Tensor:
-        return written(self, pairs=pairs)
+        return rows_of(self, pairs=pairs)
 
     def piece(self, some: slice, space: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Some examples' e, (n, G, o, T), and the patches that the filters saw, (n, G, T, i)."""
@@ -124,8 +113,8 @@ class Convolved:
         left, right = self.piece(slice(None))
         return Outer(left.mT, right)
 
-    def take(self, index: Index) -> Convolved:
-        return replace(self, image=self.image[index], left=self.left[index], box=())
+    def take(self, index: Index) -> Convolution:
+        return replace(self, image=self.image[index], left=self.left[index])
 
     @property
     def _padding(self) -> tuple[int, ...]:

@@ -87,14 +87,14 @@ def test_batches_drawn_ahead_are_known_by_the_models_input(copied):
         inputs = model if not copied else lambda x, model=model: model(x.clone())
         loader = ordered(DataLoader(data(), 4), model, Herding(), signals="sketch")
         seen = {}
-        take = loader._journal.take
+        take = loader._observer.take
 
-        def note(step, units, signals, glimpsed, seen=seen, take=take):
+        def note(step, units, signals, seen=seen, take=take):
             if signals is not None:
                 seen.update(zip(units.tolist(), signals.clone(), strict=True))
-            take(step, units, signals, glimpsed)
+            take(step, units, signals)
 
-        loader._journal.take = note
+        loader._observer.take = note
         loop(loader, inputs)
         rows.append(seen)
     assert len(rows[1]) == 20
@@ -116,10 +116,10 @@ def test_a_gradient_that_comes_too_late_is_dropped_with_a_warning():
     first = loss(model, next(batches))
     first.backward(retain_graph=True)
     loss(model, next(batches)).backward()
-    heard = list(loader._pending[-1][2].parts)
+    heard = list(loader._records.open_records[-1].parts)
     with pytest.warns(UserWarning, match="dropped"):
         first.backward()
-    assert loader._pending[-1][2].parts == heard
+    assert loader._records.open_records[-1].parts == heard
 
 
 def test_a_model_with_hooks_can_be_saved_and_its_copies_do_not_listen():
@@ -150,15 +150,15 @@ def test_a_loop_that_was_left_hears_no_other_passes():
     for batch in loader:
         loss(model, batch).backward()
         break
-    heard = list(loader._pending[-1][2].parts)
+    heard = list(loader._records.open_records[-1].parts)
     model(torch.randn(4, 6)).sum().backward()
     model(torch.randn(7, 6)).sum().backward()
-    assert loader._pending[-1][2].parts == heard
+    assert loader._records.open_records[-1].parts == heard
     each(loader, model)
     assert loader.report().observed == 4 + 24
 
 
-def test_ignore_inside_ignore_stays_deaf():
+def test_ignore_inside_ignore_stays_silent():
     model = mlp()
     loader = ordered(DataLoader(data(), 4), model, signals="sketch")
     for batch in loader:

@@ -1,4 +1,4 @@
-"""Gradients written out, a few examples at a time: rows, or differences of pairs, and their sum."""
+"""Gradients written out, a few examples at a time: rows, or differences of pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-HOT = 1 << 20
+IN_CACHE = 1 << 20
 """Numbers worked on at a time: few enough for a processor's cache."""
 LAUNCH = 1 << 26
 """The same on an accelerator: many, for few launches."""
@@ -63,24 +63,12 @@ class Columns(Protocol):
         ...
 
 
-def written(of: Pieces, *, pairs: bool = False) -> Tensor:
+def rows_of(of: Pieces, *, pairs: bool = False) -> Tensor:
     """The gradients (b, p), or differences of ``pairs`` (b/2, p)."""
     out = _room(of, pairs=pairs)
     for first, rows in _pieces(of):
         _place(out, first, rows, pairs=pairs)
     return out.flatten(1)
-
-
-def summed(of: Pieces, *, keep: bool, pairs: bool = False) -> tuple[Tensor, Tensor | None]:
-    """The sum of the gradients (p,), and what `written` gives if that is to be kept."""
-    out, total = _room(of, pairs=pairs) if keep else None, None
-    for first, rows in _pieces(of):
-        total = rows.sum(0) if total is None else total.add_(rows.sum(0))
-        if out is not None:
-            _place(out, first, rows, pairs=pairs)
-    if total is None:
-        raise ValueError("of: no gradients to add up; pass at least one")
-    return total.flatten(), None if out is None else out.flatten(1)
 
 
 def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
@@ -90,7 +78,7 @@ def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
     """
     b, groups, positions, left, right = of.shape
     each, patches = groups * left * right, groups * positions * right
-    room = HOT if of.left.device.type == "cpu" else LAUNCH
+    room = IN_CACHE if of.left.device.type == "cpu" else LAUNCH
     step = min(max(2, room // (each + patches) // 2 * 2), b)
     space = _space(of, step * (each + patches))
     for first in range(0, b, step):
@@ -103,22 +91,22 @@ def _pieces(of: Pieces) -> Iterator[tuple[int, Tensor]]:
 def _space(of: Pieces, count: int) -> Tensor:
     """Memory to work in: on a processor the thread's own, since the system charges for giving it out anew."""
     kind = of.kind or of.left.dtype
-    if of.left.device.type != "cpu" or count > 4 * HOT:
+    if of.left.device.type != "cpu" or count > 4 * IN_CACHE:
         return of.left.new_empty(count, dtype=kind)
-    held = _own.held
+    held = _memory.held
     if kind not in held or len(held[kind]) < count:
         held[kind] = torch.empty(count, dtype=kind)
     return held[kind]
 
 
-class _Own(threading.local):
+class _ThreadMemory(threading.local):
     """A thread's own memory to work in."""
 
     def __init__(self) -> None:
         self.held: dict[torch.dtype, Tensor] = {}
 
 
-_own = _Own()
+_memory = _ThreadMemory()
 
 
 def _room(of: Pieces, *, pairs: bool) -> Tensor:
@@ -133,7 +121,7 @@ def _place(out: Tensor, first: int, rows: Tensor, *, pairs: bool) -> None:
         out[first : first + len(rows)] = rows
 
 
-def gram_by_parts(of: Columns, *, pairs: bool = False) -> Tensor:
+def gram_by_columns(of: Columns, *, pairs: bool = False) -> Tensor:
     """All inner products of the gradients, or of the differences of pairs, without all rows at once."""
     count = len(of) // 2 if pairs else len(of)
     total: Tensor | None = None

@@ -5,40 +5,39 @@ import pytest
 import torch
 
 from wellorder import Herding
-from wellorder.torch._journal import Journal
-from wellorder.torch._waiting import ROOM, Waiting
+from wellorder.torch._observing import ROOM, Observer, PendingRows
 
 
 @pytest.mark.parametrize("counts", [[4, 4, 4], [4, 4, 2], [4, 2, 4], [5], [1, 1]])
 def test_rows_come_back_with_their_sums(counts):
-    waiting, rows, at = Waiting(20), torch.randn(sum(counts), 3), 0
+    pending, rows, at = PendingRows(20), torch.randn(sum(counts), 3), 0
     for step, count in enumerate(counts):
-        waiting.add(step, np.arange(at, at + count), rows[at : at + count])
+        pending.add(step, np.arange(at, at + count), rows[at : at + count])
         at += count
-    taken = waiting.take()
+    taken = pending.take()
     assert torch.equal(taken.rows, rows)
     assert taken.units.tolist() == list(range(at))
     sums = torch.stack([part.sum(0) for part in rows.split(counts)])
     np.testing.assert_allclose(taken.totals(), sums.numpy(), rtol=1e-5, atol=1e-6)
-    assert waiting.take() is None
+    assert pending.take() is None
 
 
 def test_a_late_batch_finds_its_place():
     policy = Herding()
-    on_time, late = (Journal(policy, policy.init(12)) for _ in range(2))
+    on_time, late = (Observer(policy, policy.init(12)) for _ in range(2))
     order, rows = on_time.state.order, torch.randn(12, 3)
-    for journal, steps in ((on_time, (0, 1, 2)), (late, (1, 2, 0))):
+    for observer, steps in ((on_time, (0, 1, 2)), (late, (1, 2, 0))):
         for step in steps:
             units = order[4 * step : 4 * step + 4]
-            journal.take(step, units, rows[units.tolist()], None)
-        journal.advance()
+            observer.take(step, units, rows[units.tolist()])
+        observer.advance()
     assert (on_time.state.order == late.state.order).all()
     assert on_time.errors == late.errors
     assert late.observed == 12
 
 
 def test_a_batch_larger_than_all_before_has_room():
-    waiting = Waiting(3 * ROOM)
-    assert not waiting.add(0, np.arange(2), torch.zeros(2, 8))
-    assert waiting.add(1, np.arange(2, ROOM // 8 + 9), torch.ones(ROOM // 8 + 7, 8))
-    assert float(waiting.take().rows.sum()) == ROOM + 56
+    pending = PendingRows(3 * ROOM)
+    assert not pending.add(0, np.arange(2), torch.zeros(2, 8))
+    assert pending.add(1, np.arange(2, ROOM // 8 + 9), torch.ones(ROOM // 8 + 7, 8))
+    assert float(pending.take().rows.sum()) == ROOM + 56

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wellorder.torch._convolved import Convolved
-from wellorder.torch._factors import Factor, Index, Lookup, Outer, Rows
-from wellorder.torch._written import gram_by_parts
+from wellorder.torch._per_example.convolution import Convolution
+from wellorder.torch._per_example.factors import Factor, Index, Lookup, Outer, Rows
+from wellorder.torch._per_example.rows import gram_by_columns
 
-Heavy = Outer | Convolved
+Factored = Outer | Convolution
 """Factors whose rows take work."""
 
 
 @dataclass(frozen=True)
-class Tied:
+class SeveralUses:
     """Several uses of one parameter: an embedding's table that is the output layer's weight, for one."""
 
     uses: tuple[Any, ...]
@@ -38,12 +38,12 @@ class Tied:
         columns: int = self.uses[0].columns
         return columns
 
-    def part(self, some: slice) -> Tied:
+    def part(self, some: slice) -> SeveralUses:
         """The gradients' entries in some columns."""
-        return Tied(tuple(use.part(some) for use in self.uses))
+        return SeveralUses(tuple(use.part(some) for use in self.uses))
 
     def gram(self) -> Tensor:
-        return gram_by_parts(self)
+        return gram_by_columns(self)
 
     def dot(self, vector: Tensor) -> Tensor:
         return torch.stack([use.dot(vector) for use in self.uses]).sum(0)
@@ -58,8 +58,8 @@ class Tied:
             add_rows(use, total, pairs=pairs)
         return total
 
-    def take(self, index: Index) -> Tied:
-        return Tied(tuple(use.take(index) for use in self.uses))
+    def take(self, index: Index) -> SeveralUses:
+        return SeveralUses(tuple(use.take(index) for use in self.uses))
 
 
 def add_rows(use: Factor, rows: Tensor, *, pairs: bool) -> None:
@@ -71,16 +71,16 @@ def add_rows(use: Factor, rows: Tensor, *, pairs: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Apart:
+class PairDifferences:
     """Differences of consecutive gradients that are written out a few columns at a time."""
 
-    of: Heavy | Tied
+    of: Factored | SeveralUses
 
     def __len__(self) -> int:
         return len(self.of) // 2
 
     def gram(self) -> Tensor:
-        return gram_by_parts(self.of, pairs=True)
+        return gram_by_columns(self.of, pairs=True)
 
     def dot(self, vector: Tensor) -> Tensor:
         along = self.of.dot(vector)
@@ -94,12 +94,12 @@ class Apart:
             raise NotImplementedError("differences of differences")
         return self.of.rows(pairs=True)
 
-    def take(self, index: Index) -> Apart:
+    def take(self, index: Index) -> PairDifferences:
         raise NotImplementedError("take gradients before their differences")
 
 
 @dataclass(frozen=True)
-class Written(Rows):
+class EarlyRows(Rows):
     """Gradients that were written out in place of factors of so many ``terms``."""
 
     terms: int
@@ -124,13 +124,13 @@ def held(factor: Factor) -> int:
     """Bytes of what went into a layer and of what came back."""
     if isinstance(factor, Outer):
         return int(factor.left.nbytes + factor.right.nbytes)
-    return int(factor.image.nbytes + factor.left.nbytes) if isinstance(factor, Convolved) else 0
+    return int(factor.image.nbytes + factor.left.nbytes) if isinstance(factor, Convolution) else 0
 
 
 def joined(uses: Sequence[Use]) -> Tensor | None:
     """Differences of pairs of all uses together, if all those that take work were written out."""
     first, *others = sorted(uses, key=lambda use: isinstance(use.factor, Lookup))
-    if any(isinstance(use.factor, Heavy) and use.rows is None for use in uses) or first.rows is None:
+    if any(isinstance(use.factor, Factored) and use.rows is None for use in uses) or first.rows is None:
         return None
     for use in others:
         if use.rows is None:
@@ -145,7 +145,7 @@ def merge(uses: Sequence[Any]) -> Factor:
     if len(uses) == 1:
         only: Factor = uses[0]
         return only
-    whole = [use for use in uses if isinstance(use, Written)]
+    whole = [use for use in uses if isinstance(use, EarlyRows)]
     if whole:
         for use in uses:
             if use is not whole[0]:
@@ -160,7 +160,7 @@ def merge(uses: Sequence[Any]) -> Factor:
         return Outer(left, right, uses[0].kind)
     if any(isinstance(use, Rows) for use in uses):
         return Rows(torch.stack([use.rows() for use in uses]).sum(0))
-    return Tied(tuple(sorted(uses, key=lambda use: isinstance(use, Lookup))))
+    return SeveralUses(tuple(sorted(uses, key=lambda use: isinstance(use, Lookup))))
 
 
 def _beside(uses: Sequence[Lookup]) -> Lookup:

@@ -142,7 +142,7 @@ def test_states_of_other_seeds_policies_and_signals_and_damaged_ones_are_refused
         {},
         {"weights": 1},
         {**state, "policy": {}},
-        {k: v for k, v in state.items() if k != "gauge"},
+        {k: v for k, v in state.items() if k != "running_error"},
     ):
         with pytest.raises(ValueError, match=r"state"):
             loader.load_state_dict(damage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from wellorder._order import rng
-from wellorder.torch._record import Record
-from wellorder.torch._tape import Scaler, silenced, unscaled
+from wellorder.torch._batch_record import BatchRecord, BatchRecords
+from wellorder.torch._hooks import Scaler, unscaled
 
 SMALL = 256
 """How many times smaller than the largest a parameter may be before its gradient is not looked at."""
@@ -20,11 +19,16 @@ SMALL = 256
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Order micro-batches by their gradients, of which at most ``coordinates`` numbers are looked at.
+    """Order micro-batches, fixed groups of examples, by the gradients that autograd makes of them anyway.
 
-    A model with more parameters is seen through a fixed random choice of coordinates, in proportion to the
-    parameters' sizes and scaled so that inner products keep their expectation. Parameters `SMALL` times
-    smaller than the largest are left out.
+    A model with more parameters than ``coordinates`` is seen through a fixed random choice of coordinates, in
+    proportion to the parameters' sizes and scaled so that inner products keep their expectation. Parameters
+    256 times smaller than the largest are left out.
+
+    Parameters
+    ----------
+    coordinates
+        At most so many numbers of the gradient are looked at.
     """
 
     coordinates: int = 8192
@@ -35,17 +39,28 @@ class MicroBatch:
 
 
 class Coordinates:
-    """Reads chosen coordinates of each backward's own gradient, before accumulation and clipping."""
+    """Reads chosen coordinates of each backward's own gradient, before accumulation and clipping.
 
-    def __init__(self, model: nn.Module, count: int, seed: int, scaler: Scaler | None = None) -> None:
+    They go to the batch that was given out last: a parameter's gradient does not tell which pass made it.
+    With ``reveals``, they are the batch's signal, so a batch was heard that got some.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        count: int,
+        seed: int,
+        records: BatchRecords,
+        scaler: Scaler | None = None,
+        *,
+        reveals: bool = True,
+    ) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         total = sum(p.numel() for _, p in named)
         self.chosen: dict[str, Tensor | None] = {}
-        self._scaler, self.deaf, self._open = scaler, 0, False
-        self._record: Record | None = None
+        self._records, self._scaler, self._reveals = records, scaler, reveals
         self._handles: list[Any] = []
         self._shares: list[int] = []
-        self._read: dict[int, Tensor] = {}
         first, largest = max(((name, p.numel()) for name, p in named), key=lambda each: each[1])
         for name, p in named:
             share = p.numel() if total <= count else max(int(count * p.numel() / total), int(name == first))
@@ -63,40 +78,33 @@ class Coordinates:
     def _reader(self, place: int, index: Tensor | None) -> Any:
         def read(gradient: Tensor) -> None:
             nonlocal index
-            if self.deaf or not self._open:
+            record = self._records.latest
+            if self._records.ignoring or record is None:
                 return
             values = gradient.detach()
             values = values.to_dense() if values.is_sparse else values
             if index is not None and index.device != values.device:
                 index = index.to(values.device)
+            # Taken now: the optimizer, clipping or the next backward change the gradient where it lies.
             values = (values.flatten() if index is None else values.take(index)).float()
             values = unscaled(values, self._scaler)
-            if self._record is not None:
-                self._record.heard = True
-            before = self._read.get(place)
-            self._read[place] = values if before is None else before + values
+            record.heard = record.heard or self._reveals
+            before = record.coordinates.get(place)
+            record.coordinates[place] = values if before is None else before + values
 
         return read
 
-    def open(self, record: Record | None = None) -> None:
-        """Begin a batch."""
-        self._open, self._read, self._record = True, {}, record
-
-    def pause(self) -> None:
-        """Read no more, but keep what was read."""
-        self._open = False
-
-    def close(self) -> Tensor | None:
-        """What the batch's backward passes added up to; None if there was none."""
-        read, self._open, self._read = self._read, False, {}
+    def row(self, record: BatchRecord) -> Tensor | None:
+        """What a batch's backward passes added up to; None if there was none."""
+        read, record.coordinates = record.coordinates, {}
         if not read:
             return None
         some = next(iter(read.values()))
-        absent = {
-            place: some.new_zeros(share) for place, share in enumerate(self._shares) if place not in read
-        }
-        whole = {**read, **absent}
-        return torch.cat([whole[place] for place in range(len(self._shares))]) * self.factor
+        parts = [
+            read[place] if place in read else some.new_zeros(share)
+            for place, share in enumerate(self._shares)
+        ]
+        return torch.cat(parts) * self.factor
 
     def remove(self) -> None:
         """Take the hooks off the parameters."""
@@ -107,39 +115,33 @@ class Coordinates:
 class MicroBatchSource:
     """One row per batch."""
 
-    def __init__(self, spec: MicroBatch, model: nn.Module, seed: int, scaler: Scaler | None = None) -> None:
+    def __init__(
+        self,
+        spec: MicroBatch,
+        model: nn.Module,
+        seed: int,
+        scaler: Scaler | None = None,
+        *,
+        records: BatchRecords | None = None,
+    ) -> None:
         self.spec = spec
-        self._coordinates = Coordinates(model, spec.coordinates, seed, scaler)
+        self.records = BatchRecords() if records is None else records
+        self._coordinates = Coordinates(model, spec.coordinates, seed, self.records, scaler)
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
 
-    def open(self, batch: int, given: Any = ()) -> Record:  # noqa: ARG002 - each batch is settled by the next
-        """Begin a batch."""
-        record = Record(batch)
-        self._coordinates.open(record)
-        return record
-
-    def pause(self) -> None:
-        """Passes from now on belong to no batch."""
-        self._coordinates.pause()
-
-    def close(self, record: Record | None = None) -> Tensor | None:  # noqa: ARG002 - there is but one
-        """The batch's gradient as one row; None if there was none."""
-        row = self._coordinates.close()
+    def signals(self, record: BatchRecord) -> Tensor | None:
+        """The gradient of a batch that is closed, as one row; None if there was none."""
+        row = self._coordinates.row(record)
         return None if row is None else row.unsqueeze(0)
-
-    def silent(self) -> AbstractContextManager[None]:
-        """Record nothing inside."""
-        return silenced(self._coordinates)
 
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""
-        how = {name: _spoken(index) for name, index in self._coordinates.chosen.items()}
+        how = {
+            name: "whole" if index is None else f"{len(index)} coordinates"
+            for name, index in self._coordinates.chosen.items()
+        }
         return {name: how.get(name, "not looked at") for name in self._names}
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         self._coordinates.remove()
-
-
-def _spoken(index: Tensor | None) -> str:
-    return "whole" if index is None else f"{len(index)} coordinates"

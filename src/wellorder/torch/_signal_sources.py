@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
-from wellorder._order import Policy
-from wellorder.policies import Herding
-from wellorder.torch._door import is_compiled
-from wellorder.torch._exact import Exact, ExactSource
-from wellorder.torch._layers import survey
-from wellorder.torch._microbatch import MicroBatch, MicroBatchSource
-from wellorder.torch._record import Record
-from wellorder.torch._sketching import Sketch, SketchSource, modelled, sketchable
-from wellorder.torch._tape import Scaler
+from wellorder._order import Keeps, Policy, keeps_of
+from wellorder.policies import Herding, PairGraB
+from wellorder.torch._batch_gradients import MicroBatch, MicroBatchSource
+from wellorder.torch._batch_record import BatchRecord, BatchRecords
+from wellorder.torch._hooks import Scaler
+from wellorder.torch._per_example.exact import Exact, ExactSource
+from wellorder.torch._per_example.layers import survey
+from wellorder.torch._sketch import Sketch, SketchSource, modelled, sketchable
+from wellorder.torch._validation import is_compiled
 
 Spec = Exact | Sketch | MicroBatch
 NAMES: dict[str, Spec] = {"exact": Exact(), "sketch": Sketch(), "batch": MicroBatch()}
@@ -27,22 +26,10 @@ MOST = 1.0
 
 
 class Source(Protocol):
-    """Watches a model, and turns what happens between `open` and `close` into a batch's signals."""
+    """Watches a model, and turns what a batch's record holds into signals."""
 
-    def open(self, batch: int, given: Any = ()) -> Record:
-        """Begin to record a batch of this many examples, of which ``given`` is handed out."""
-        ...
-
-    def pause(self) -> None:
-        """Passes from now on belong to no batch."""
-        ...
-
-    def close(self, record: Record | None = None) -> Any:
-        """The batch's signals, None if no gradient came."""
-        ...
-
-    def silent(self) -> AbstractContextManager[None]:
-        """Record nothing inside."""
+    def signals(self, record: BatchRecord) -> Any:
+        """The signals of a batch that is closed, None if no gradient came."""
         ...
 
     def coverage(self) -> dict[str, str]:
@@ -59,6 +46,11 @@ class Choice(NamedTuple):
 
     spec: Spec | None
     why: str
+
+
+def default_policy(signals: Any) -> Policy[Any]:
+    """The policy where none is named: `Herding`, or for exact signals, which have no rows, `PairGraB`."""
+    return PairGraB() if signals == "exact" or isinstance(signals, Exact) else Herding()
 
 
 def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: int = 1) -> Choice:
@@ -80,8 +72,9 @@ def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: i
         )
     layers = sketchable(survey(model, inside=True))
     if not layers:
-        if isinstance(policy, Herding):
-            return Choice(MicroBatch(), "no layer can be sketched, and Herding keeps rows")
+        if keeps_of(policy) is Keeps.ROWS:
+            why = f"no layer can be sketched, and {type(policy).__name__} keeps rows"
+            return Choice(MicroBatch(), why)
         return Choice(Exact(), "no layer can be sketched")
     spec = Sketch()
     numbers, share = modelled(spec, layers)
@@ -101,6 +94,7 @@ def watch(
     policy: Policy[Any],
     seed: int,
     scaler: Scaler | None,
+    records: BatchRecords,
     *,
     strict: bool = True,
 ) -> Source:
@@ -111,11 +105,12 @@ def watch(
             'pass the model from before torch.compile to ordered(...), or use signals="batch"'
         )
     if isinstance(spec, Exact):
-        if isinstance(policy, Herding):
+        if keeps_of(policy) is Keeps.ROWS:
             raise ValueError(
-                'signals="exact" gives products, and Herding keeps rows; use signals="sketch", or PairGraB()'
+                f'signals="exact" gives products, and policy={type(policy).__name__} keeps rows; use '
+                'signals="sketch", or PairGraB()'
             )
-        return ExactSource(spec, model, seed, scaler)
+        return ExactSource(spec, model, seed, scaler, records=records)
     if isinstance(spec, Sketch):
-        return SketchSource(spec, model, seed, scaler, strict=strict)
-    return MicroBatchSource(spec, model, seed, scaler)
+        return SketchSource(spec, model, seed, scaler, records=records, strict=strict)
+    return MicroBatchSource(spec, model, seed, scaler, records=records)

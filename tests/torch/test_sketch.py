@@ -9,16 +9,21 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from wellorder.torch import Exact, Sketch
-from wellorder.torch._exact import ExactSource
-from wellorder.torch._sketching import SketchSource
+from wellorder.torch._per_example.exact import ExactSource
+from wellorder.torch._sketch import SketchSource
+
+
+def closed(source):
+    """The signals of the batch that is open."""
+    return source.signals(source.records.close())
 
 
 def rows_of(model, run, x):
     """The sketch of one pass."""
     source = SketchSource(Sketch(), model, 0)
-    source.open(len(x))
+    source.records.open(len(x))
     run(x).pow(2).mean().backward()
-    rows = source.close()
+    rows = closed(source)
     source.remove()
     return rows
 
@@ -43,24 +48,24 @@ def test_inputs_are_not_held_for_the_gradient(net):
     seen = []
     watched = net[3].register_forward_pre_hook(lambda _, args: seen.append(weakref.ref(args[0])))
     source = SketchSource(Sketch(), net, 0)
-    source.open(4)
+    source.records.open(4)
     out = checkpoint(net, torch.randn(4, 3, 8, 8), use_reentrant=False)
     watched.remove()
     gc.collect()
     assert seen[0]() is None
     out.sum().backward()
-    assert source.close().shape == (4, 512)
+    assert closed(source).shape == (4, 512)
 
 
 def test_two_backward_passes_through_one_graph_add_up(net):
     x = torch.randn(5, 3, 8, 8)
     once = rows_of(net, net, x)
     source = SketchSource(Sketch(), net, 0)
-    source.open(5)
+    source.records.open(5)
     loss = net(x).pow(2).mean()
     loss.backward(retain_graph=True)
     loss.backward()
-    torch.testing.assert_close(source.close(), 2 * once)
+    torch.testing.assert_close(closed(source), 2 * once)
 
 
 def test_bfloat16_autocast_is_a_rounding(net):
@@ -80,14 +85,14 @@ def test_rows_are_the_projected_gradients():
     layer = nn.Linear(30, 20, bias=False)
     source = SketchSource(Sketch(size=64, height=8, pool=False), layer, 0)
     x = torch.randn(4, 7, 30)
-    source.open(4)
+    source.records.open(4)
     out = layer(x)
     weight = torch.randn_like(out)
     (out * weight).sum().div(4).backward()
     shape = source._map(source.layers[0], pool=False)
     left, right = shape._outward(x)[0], shape._inward(x)[0][0]
     by_hand = torch.einsum("bto,po,bti,qi->bpq", weight, left, x, right).flatten(1)
-    torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(closed(source), by_hand, rtol=1e-4, atol=1e-4)
 
 
 def test_a_pooled_sequence_is_one_position():
@@ -95,7 +100,7 @@ def test_a_pooled_sequence_is_one_position():
     layer = nn.Linear(30, 100)
     source = SketchSource(Sketch(size=64, height=8), layer, 0)
     x = torch.randn(4, 7, 30)
-    source.open(4)
+    source.records.open(4)
     out = layer(x)
     weight = torch.randn_like(out)
     (out * weight).sum().div(4).backward()
@@ -104,7 +109,7 @@ def test_a_pooled_sequence_is_one_position():
     left, (right, constant) = shape._outward(x)[0], shape._inward(x)
     seen = x.mean(1) @ right[0].T + constant
     by_hand = torch.einsum("bo,po,bq->bpq", weight.sum(1), left, seen).flatten(1)
-    torch.testing.assert_close(source.close(), by_hand, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(closed(source), by_hand, rtol=1e-4, atol=1e-4)
 
 
 class TiedPair(nn.Module):
@@ -125,10 +130,10 @@ def test_a_table_that_two_layers_share_keeps_the_products_between_them():
     exact = ExactSource(Exact(mean=False), model)
     sources = [SketchSource(Sketch(mean=False, pool=False), model, seed) for seed in range(150)]
     for source in (exact, *sources):
-        source.open(4)
+        source.records.open(4)
     model(ids).pow(3).sum().backward()
-    truth = exact.close().gram()
-    grams = torch.stack([rows @ rows.T for rows in (source.close() for source in sources)])
+    truth = closed(exact).gram()
+    grams = torch.stack([rows @ rows.T for rows in map(closed, sources)])
     noise = grams.std(0) / 150**0.5
     assert bool(((grams.mean(0) - truth).abs() < 4.5 * noise + 1e-4 * truth.diagonal().max()).all())
     apart = grams.mean(0).diagonal() / truth.diagonal()
@@ -151,14 +156,14 @@ def test_a_convolution_is_seen_through_one_tap(conv):
     torch.manual_seed(0)
     x = torch.randn(3, 6, *[11] * len(conv.kernel_size))
     source = SketchSource(Sketch(side=99, mean=False), conv, 0)
-    source.open(3)
+    source.records.open(3)
     conv(x).pow(2).sum().backward()
-    rows = source.close()
+    rows = closed(source)
     shape = source._map(source.layers[0], pool=False)
-    exact = ExactSource(Exact(mean=False, deferred=False), conv)
-    exact.open(3)
+    exact = ExactSource(Exact(mean=False), conv)
+    exact.records.open(3)
     conv(x).pow(2).sum().backward()
-    factor = exact.close().factors["weight"]
+    factor = closed(exact).factors["weight"]
     weight = factor.rows().view(3, conv.groups, -1, *conv.weight.shape[1:]).flatten(4)
     taps = weight.shape[4]
     left, right = shape._outward(x), shape._inward(x)[0]
@@ -193,11 +198,11 @@ def test_a_convolution_without_a_batch_and_an_empty_sequence_do_no_harm():
 
     model = Odd()
     source = SketchSource(Sketch(), model, 0, strict=False)
-    source.open(5)
+    source.records.open(5)
     model(torch.randn(5, 6)).pow(2).mean().backward()
-    rows = source.close()
+    rows = closed(source)
     assert bool(torch.isfinite(rows).all())
-    assert source.tape.left_out == {"shared"}
+    assert source.hooks.left_out == {"shared"}
 
 
 def test_the_coverage_names_what_is_not_sketched():

@@ -1,4 +1,4 @@
-"""Weights whose gradient is the sum of the per-example ones: training sees what autograd would have made."""
+"""Under exact signals, training sees the gradients that autograd makes, whatever is done with them."""
 
 import copy
 import io
@@ -9,7 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from wellorder.torch._exact import Exact, ExactSource
+from wellorder.torch._per_example.exact import Exact, ExactSource
+
+
+def closed(source):
+    """The signals of the batch that is open."""
+    return source.signals(source.records.close())
 
 
 class Net(nn.Module):
@@ -55,15 +60,15 @@ def close(ours, theirs, **tolerance):
 
 @pytest.fixture
 def pair():
-    """A model with ties, its source in mid-training, and the same model without."""
+    """A watched model in mid-training, its source, and the same model without."""
     model = net()
     source = ExactSource(Exact(mean=False), model)
     for seed in (8, 9):  # what is written out early is known after the first batches
-        source.open(4)
+        source.records.open(4)
         loss(model, images(seed=seed)).backward()
-        source.close().differences([]).gram()
+        closed(source).differences([]).gram()
     model.zero_grad()
-    source.open(4)
+    source.records.open(4)
     yield model, source, net()
     source.remove()
 
@@ -76,10 +81,10 @@ def test_gradients_are_those_of_autograd(pair):
     assert all(isinstance(p, nn.Parameter) for p in model.parameters())
 
 
-def test_the_sum_of_what_was_written_out_is_what_the_weights_got(pair):
+def test_signals_add_up_to_what_the_weights_got(pair):
     model, source, _ = pair
     loss(model, images()).backward()
-    total = source.close().combine(np.ones(4))
+    total = closed(source).combine(np.ones(4))
     torch.testing.assert_close(total, torch.cat([g.flatten() for g in gradients(model)]))
 
 
@@ -121,9 +126,9 @@ def test_a_gradient_changed_on_its_way_changes_the_weights(pair):
 
 def test_passes_that_are_ignored_or_belong_to_no_batch_train_all_the_same(pair):
     model, source, plain = pair
-    with source.silent():
+    with source.records.ignore():
         loss(model, images(seed=1)).backward()
-    source.pause()
+    source.records.pause()
     loss(model, images(seed=2)).backward()
     for seed in (1, 2):
         loss(plain, images(seed=seed)).backward()
@@ -138,7 +143,7 @@ def test_frozen_weights_stay_frozen(pair):
         loss(each, images()).backward()
     close(gradients(model), gradients(plain))
     assert not model.one.weight.requires_grad
-    assert source.close() is not None
+    assert closed(source) is not None
 
 
 def test_without_gradients_there_is_no_graph(pair):
@@ -157,7 +162,7 @@ def test_a_forward_pass_that_fails_leaves_the_weights_trainable(pair):
     model.two.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         model(images())
-    source.open(4)
+    source.records.open(4)
     assert all(isinstance(p, nn.Parameter) for p in model.parameters())
 
 
@@ -186,18 +191,18 @@ def test_functional_transforms_pass_through(pair):
 
 def test_autocast_gives_gradients_of_the_weights_own_precision():
     found = []
-    for tied in (True, False):
+    for watched in (True, False):
         model = net(torch.float32)
-        source = ExactSource(Exact(mean=False), model) if tied else None
+        source = ExactSource(Exact(mean=False), model) if watched else None
         for _ in range(2):
             model.zero_grad()
             if source is not None:
-                source.open(4)
+                source.records.open(4)
             with torch.autocast("cpu", torch.bfloat16):
                 total = loss(model, images(dtype=torch.float32))
             total.backward()
             if source is not None:
-                source.close().differences([]).gram()
+                closed(source).differences([]).gram()
         found.append(gradients(model))
     assert all(g.dtype == torch.float32 for g in found[0])
     close(*found, rtol=0.1, atol=0.1)
@@ -215,30 +220,14 @@ def test_a_loss_scale_stays_in_the_gradients_and_out_of_the_signals():
     source = ExactSource(Exact(mean=False), model, scaler=Doubling())
     for _ in range(2):
         model.zero_grad()
-        source.open(4)
+        source.records.open(4)
         (1024.0 * loss(model, images())).backward()
-        signals = source.close()
+        signals = closed(source)
         signals.differences([]).gram()
     (1024.0 * loss(plain, images())).backward()
     close(gradients(model), gradients(plain), rtol=1e-4, atol=1e-4)
     total = torch.cat([g.flatten() for g in gradients(plain)]) / 1024.0
     torch.testing.assert_close(signals.combine(np.ones(4)), total, rtol=1e-4, atol=1e-4)
-
-
-def test_deferred_or_not_signals_and_gradients_are_the_same():
-    found = []
-    for deferred in (True, False):
-        model = net()
-        source = ExactSource(Exact(mean=False, deferred=deferred), model)
-        for _ in range(3):
-            model.zero_grad()
-            source.open(4)
-            loss(model, images()).backward()
-            pairs = source.close().differences([])
-            products = (pairs.gram(), pairs.dot(torch.ones(source.dim).double()), pairs.combine(np.ones(2)))
-        found.append([*products, *gradients(model)])
-        source.remove()
-    close(*found)
 
 
 def test_removing_takes_all_hooks_off():
@@ -265,7 +254,7 @@ def test_inputs_that_are_no_batch_pass_through(pair):
     model, source, plain = pair
     ragged = [torch.ones(2, 6, dtype=torch.float64), torch.ones(3, 6, dtype=torch.float64)]
     nested = torch.nested.nested_tensor(ragged, layout=torch.jagged)
-    with source.silent():
+    with source.records.ignore():
         for each in (model, plain):
             each.one(images()[0]).square().sum().backward()
             each.mix(nested).values().sum().backward()
@@ -276,11 +265,11 @@ def test_inputs_that_are_no_batch_pass_through(pair):
 def test_two_loaders_may_watch_one_model(pair):
     model, source, plain = pair
     other = ExactSource(Exact(mean=False), model)
-    other.open(4)
+    other.records.open(4)
     loss(model, images()).backward()
     loss(plain, images()).backward()
     close(gradients(model), gradients(plain))
-    torch.testing.assert_close(source.close().gram(), other.close().gram())
+    torch.testing.assert_close(closed(source).gram(), closed(other).gram())
     other.remove()
 
 
@@ -296,7 +285,7 @@ def test_weights_of_another_memory_format_get_gradients_of_it(pair):
 def test_what_is_checkpointed_in_forward_may_be_ignored_in_backward(pair):
     model, source, plain = pair
     out = torch.utils.checkpoint.checkpoint(model, images(), use_reentrant=False)
-    with source.silent():
+    with source.records.ignore():
         out.square().sum().backward()
     loss(plain, images()).backward()
     close(gradients(model), gradients(plain))
@@ -321,13 +310,13 @@ def test_batches_of_any_length_give_what_they_would_give_first(pairs):
     source = ExactSource(Exact(mean=False), model)
     for size, length in [(4, 9), (4, 9), (6, 40), (3, 40), (4, 1), (4, 2), (5, 30), (8, 30)]:
         ids = torch.randint(0, 7, (size, length))
-        fresh = ExactSource(Exact(mean=False, deferred=False), model)
+        fresh = ExactSource(Exact(mean=False), model)
         found = []
         for each in (source, fresh):
-            each.open(size)
+            each.records.open(size)
         loss(model, ids).backward()
         for each in (source, fresh):
-            signals = each.close()
+            signals = closed(each)
             signals = signals.differences([]) if pairs and size % 2 == 0 else signals
             vector = torch.arange(source.dim).double()
             found.append(
@@ -348,34 +337,13 @@ class Wide(nn.Module):
         return self.mix(torch.tanh(self.conv(x)).flatten(2).mT)
 
 
-@pytest.mark.parametrize("signs", [[1, -1, 1, 1, -1, 1], [-1, -1, 1, -1, -1, 1], [1] * 6, [-1] * 6])
-def test_sums_with_signs_from_the_gradient_that_the_weights_got(signs):
-    torch.manual_seed(0)
-    model, x = Wide().double(), torch.randn(6, 40, 2, 1).double()
-    found = []
-    for deferred in (True, False):
-        source = ExactSource(Exact(mean=False, deferred=deferred), model)
-        source.open(6)
-        model.zero_grad()
-        loss(model, x).backward()
-        signals = source.close()
-        boxed = [len(getattr(signals.factors[name], "box", ())) for name in ("conv.weight", "mix.weight")]
-        assert boxed == [int(deferred)] * 2
-        weights, start = np.array(signs, float), torch.arange(source.dim).double()
-        pairs = signals.differences([])
-        found.append([signals.combine(weights), signals.add_to(start, weights), pairs.combine(weights[:3])])
-        source.remove()
-    close(*found)
-    torch.testing.assert_close(found[0][1], found[0][0] + torch.arange(source.dim))
-
-
-def test_a_sum_is_not_taken_for_the_gradient_if_that_was_changed_or_used_twice():
+def test_two_backward_passes_through_one_graph_count_twice():
     torch.manual_seed(0)
     model, x = Wide().double(), torch.randn(6, 40, 2, 1).double()
     source = ExactSource(Exact(mean=False), model)
-    source.open(6)
+    source.records.open(6)
     total = loss(model, x)
     total.backward(retain_graph=True)
     total.backward()
     twice = torch.cat([g.flatten() for g in gradients(model)])
-    torch.testing.assert_close(source.close().combine(np.ones(6)), twice)
+    torch.testing.assert_close(closed(source).combine(np.ones(6)), twice)

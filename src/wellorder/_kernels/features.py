@@ -1,0 +1,168 @@
+"""Rows that are known before training: what an example is labelled, times what it looks like."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._arguments import seed_of, whole_number
+from wellorder._order import Rows, rng
+
+Floats = npt.NDArray[np.float32]
+AT_ONCE = 1 << 24
+"""Numbers of inputs that are looked at together: 64 MB as float32."""
+LONG = 1 << 31
+"""Products from which on progress is shown."""
+WITHOUT_LABELS = (
+    "features: no labels were given. Rows without the label can mislead: on data stored by class, orders by "
+    "such rows trained worse than no ordering. Pass y if there is one; y=False if there is none."
+)
+
+
+def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress: bool | None = None) -> Rows:
+    """Make rows for `balanced` or ``ordered(loader, rows=…)`` from inputs and labels: no model needed.
+
+    A gradient of the last layer is (prediction − label) ⊗ features; before training its directions are those
+    of label ⊗ input. So a row is the one-hot label times [1, a few random projections of the input], all
+    scaled to unit variance: orders made from it keep every stretch of an epoch balanced in labels, and in
+    inputs within a label.
+
+    Parameters
+    ----------
+    x
+        Inputs: an array or tensor (n, …) of any shape, a scipy sparse matrix (token counts of texts), or None
+        for labels alone (stratified shuffling).
+    y
+        Labels: n integers, strings or booleans; an (n, classes) array of 0 and 1 for several labels each;
+        real targets (n,) or (n, d); False to say that there are none. Left out, a warning tells what that
+        costs.
+    size
+        Numbers in a row, at most; with many classes there are fewer projections, and classes may share
+        numbers.
+    seed
+        Decides the projections.
+    progress
+        Whether to show progress on the terminal; by default where it takes long.
+
+    Returns
+    -------
+    rows
+        float32, (n, at most ``size``). Costs O(n·size) memory, and O(n·d·projections) time, chunk by chunk.
+
+    >>> import numpy as np
+    >>> x, y = np.random.default_rng(0).normal(size=(6, 3, 2)), [0, 1, 0, 2, 1, 0]
+    >>> features(x, y, size=12).shape, features(None, y).shape
+    ((6, 12), (6, 3))
+    """
+    whole_number("size", size, least=1)
+    seed_of(seed)
+    if x is None and (y is None or y is False):
+        raise ValueError("x=None, y=None: pass inputs, labels, or both")
+    marks = None if y is None or y is False else _labels(y, size, seed)
+    if x is None:
+        return marks  # type: ignore[return-value]
+    if y is None:
+        warnings.warn(WITHOUT_LABELS, UserWarning, stacklevel=2)
+    n = x.shape[0] if hasattr(x, "shape") else len(x)
+    if marks is not None and len(marks) != n:
+        raise ValueError(f"y has {len(marks)} labels for the {n} examples of x; pass one for each")
+    if not n:
+        raise ValueError("x is empty: pass at least one example")
+    labels = 1 if marks is None else marks.shape[1]
+    wanted = max(1, size // labels)
+    sides = _projected(x, n, wanted - (marks is not None), seed, progress)
+    if marks is None:
+        return sides
+    sides = np.concatenate([np.ones((n, 1), np.float32), sides], axis=1)
+    return (marks[:, :, None] * sides[:, None, :]).reshape(n, -1)
+
+
+def _labels(y: Any, size: int, seed: int) -> Floats:
+    """One-hot labels, several labels, or standardised targets, as (n, at most size) numbers."""
+    array = _host(y)
+    if array.ndim == 0 or not len(array):
+        raise ValueError(f"y={y!r}: pass one label for each example")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(
+            "y holds NaN or infinity: pass a label for each example, or leave those examples out"
+        )
+    whole = array.dtype.kind == "f" and array.ndim == 1 and bool((array == np.round(array)).all())
+    if array.ndim == 1 and (array.dtype.kind in "biuUSO" or (whole and len(np.unique(array)) <= 1000)):
+        names, places = np.unique(array, return_inverse=True)
+        if (
+            len(names) > size
+        ):  # classes share numbers: each has a few random signs instead of a place of its own
+            plus = rng(seed, 0, "features.labels").random((len(names), size)) < 0.5
+            signs = np.where(plus, 1, -1).astype(np.float32) / np.float32(np.sqrt(size))
+            return signs[places]
+        return np.eye(len(names), dtype=np.float32)[places]
+    if array.dtype.kind not in "fbiu":
+        raise ValueError(f"y of dtype {array.dtype}: pass integers, strings, 0/1 columns or real targets")
+    flat = array.reshape(len(array), -1).astype(np.float32)
+    if array.dtype.kind == "f" and not np.isin(flat, (0, 1)).all():
+        spread = flat.std(axis=0)
+        flat = (flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1)
+        flat = np.concatenate([np.ones((len(flat), 1), np.float32), flat], axis=1)
+    if flat.shape[1] > size:
+        mix = rng(seed, 0, "features.labels").standard_normal((flat.shape[1], size), np.float32)
+        return flat @ (mix / np.float32(np.sqrt(size)))
+    return flat
+
+
+def _projected(x: Any, n: int, count: int, seed: int, progress: bool | None) -> Floats:
+    """Random projections of standardised inputs, to mean 0 and variance 1 over the data."""
+    if count <= 0:
+        return np.zeros((n, 0), np.float32)
+    dim = int(np.prod(x.shape[1:])) if hasattr(x, "shape") else np.asarray(x[0]).size
+    draw = rng(seed, 0, "features")
+    mix = np.eye(dim, dtype=np.float32) if dim <= count else draw.standard_normal((dim, count), np.float32)
+    width = max(1, min(n, AT_ONCE // max(dim, 1)))
+    out = np.empty((n, mix.shape[1]), np.float32)
+    show = n * dim * mix.shape[1] > LONG if progress is None else progress
+    say = _say if show else _quiet
+    for at in range(0, n, width):
+        say(at, n)
+        block = _rows(x, at, at + width)
+        if block.shape[1] != dim:
+            raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
+        out[at : at + width] = block @ mix
+    say(n, n)
+    if not np.isfinite(out).all():
+        bad = int(np.argmin(np.isfinite(out).all(axis=1)))
+        raise ValueError(f"x[{bad}] holds NaN or infinity (or numbers beyond float32); fill or leave it out")
+    out -= out.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spread = out.std(axis=0, dtype=np.float64).astype(np.float32)
+    out /= np.where(spread > 0, spread, np.float32(1))
+    return out
+
+
+def _rows(x: Any, start: int, stop: int) -> Any:
+    part = x[start:stop]
+    if hasattr(part, "tocsr"):  # scipy sparse: the product with a dense matrix is dense
+        return part.astype(np.float32)
+    array = _host(part)
+    if array.dtype.kind not in "fbiu":
+        raise ValueError(f"x of dtype {array.dtype}: pass numbers; texts as token counts (a sparse matrix)")
+    return array.reshape(len(array), -1).astype(np.float32)
+
+
+def _host(array: Any) -> npt.NDArray[Any]:
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        array = array.float() if array.dtype.itemsize < 4 and array.is_floating_point() else array
+        return np.asarray(array)
+    return np.asarray(array)
+
+
+def _say(done: int, n: int) -> None:
+    end = "\n" if done == n else ""
+    sys.stderr.write(f"\rfeatures: {done:,} of {n:,} examples{end}")
+    sys.stderr.flush()
+
+
+def _quiet(done: int, n: int) -> None:
+    pass

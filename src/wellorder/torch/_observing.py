@@ -1,0 +1,239 @@
+"""What a policy is shown of the training: rows many at a time, products at once; and the order error."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from wellorder._compiled import fast
+from wellorder._order import Order, Policy
+from wellorder.torch import _herding_cuda as herding_cuda
+
+Rows = npt.NDArray[np.float32]
+ROOM = 1 << 21
+"""Numbers that are pending before a policy sees them: a step pays for a copy, and not for the policy."""
+
+
+class Observer:
+    """A policy's state, what it was shown, and what it will be."""
+
+    def __init__(self, policy: Policy[Any], state: Any) -> None:
+        self.policy, self.state = policy, state
+        self.running_error, self.errors = RunningOrderError(), list[float]()
+        self.observed = self.unobserved = self.not_finite = self.steps = 0
+        self.seconds = 0.0
+        self._pending = PendingRows(len(state.order), for_an_epoch=herding_cuda.keeps(policy))
+
+    def take(self, step: int, units: Order, signals: Any) -> None:
+        """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved."""
+        self.steps += 1
+        if signals is None:
+            self.unobserved += len(units)
+        elif not isinstance(signals, Tensor):
+            self._show_products(units, signals)
+        elif self._pending.add(step, units, signals):
+            self.flush()
+
+    def flush(self) -> None:
+        """Show the rows that are pending, in the order of their visits."""
+        batches = self._pending.take()
+        if batches is not None:
+            self._show_rows(batches, self._measure(batches))
+
+    def advance(self) -> None:
+        """Close the epoch and open the next."""
+        batches = self._pending.take()
+        finite = batches is not None and self._measure(batches)
+        if batches is not None and finite and herding_cuda.serves(self.policy, self.state, batches.rows):
+            self.state = herding_cuda.advance(self.policy, self.state, batches.units, batches.rows)
+            self.observed += len(batches.units)
+        else:
+            if batches is not None:
+                self._show_rows(batches, finite)
+            self.state = self.policy.advance(self.state)
+        if self.running_error.sums:
+            self.errors.append(self.running_error.error())
+        self.running_error = RunningOrderError()
+
+    def counts(self) -> dict[str, int]:
+        """Visits so far by what came of them, those among them whose rows are still pending."""
+        finite, not_finite = self._pending.finite()
+        return {
+            "observed": self.observed + finite,
+            "unobserved": self.unobserved,
+            "not_finite": self.not_finite + not_finite,
+        }
+
+    def memory(self) -> int:
+        """Bytes that stay between steps."""
+        held = [getattr(self.state, name) for name in self.state.__dataclass_fields__]
+        arrays = sum(int(v.nbytes) for v in held if hasattr(v, "nbytes"))
+        return arrays + self._pending.nbytes + sum(row.nbytes for row in self.running_error.sums)
+
+    def _measure(self, batches: ManyBatches) -> bool:
+        """Note each batch's sum for the order error; says whether all are finite."""
+        totals = batches.totals()
+        for total, count in zip(totals, batches.counts, strict=True):
+            self.running_error.add(total, count)
+        return bool(np.isfinite(totals).all())
+
+    def _show_rows(self, batches: ManyBatches, finite: bool) -> None:
+        units, rows = batches.units, batches.rows.cpu().numpy()
+        if not finite:
+            good = np.isfinite(rows).all(axis=1)
+            self.not_finite += int((~good).sum())
+            units, rows = units[good], rows[good]
+        if len(rows) and self.policy.needs.at_visits():
+            self.state = self.policy.observe(self.state, units, rows)
+        self.observed += len(rows)
+
+    def _show_products(self, units: Order, signals: Any) -> None:
+        if signals.total is not None:
+            self.running_error.add(signals.total.cpu().numpy() * signals.scale, len(signals))
+        finite = np.ones(len(signals), bool)
+        if self.policy.needs.at_visits():
+            finite = self._observe_finite(units, signals)
+        self.observed += int(finite.sum())
+        self.not_finite += int((~finite).sum())
+
+    def _observe_finite(self, units: Order, signals: Any) -> npt.NDArray[np.bool_]:
+        """Show products; where the policy finds one that is not finite, show it the others."""
+        try:
+            self.state = self.policy.observe(self.state, units, signals)
+        except ValueError:
+            finite: npt.NDArray[np.bool_] = signals.finite()
+            if finite.all():
+                raise
+            if finite.any():
+                rest = signals.take(np.flatnonzero(finite))
+                self.state = self.policy.observe(self.state, units[finite], rest)
+            return finite
+        return np.ones(len(signals), bool)
+
+
+class ManyBatches(NamedTuple):
+    """The units of some batches in the order of their visits, how many each has, and all their rows."""
+
+    units: Order
+    counts: list[int]
+    rows: Tensor
+
+    def totals(self) -> npt.NDArray[np.float32]:
+        """Sum of each batch's rows."""
+        size, even = self.counts[0], len(self.counts)
+        if any(count != size for count in self.counts[:-1]):
+            even = 0
+        elif self.counts[-1] != size:
+            even -= 1
+        first = self.rows[: even * size].reshape(even, size, self.rows.shape[1]).sum(1)
+        rest = self.rows[even * size :].split(self.counts[even:])
+        return torch.cat([first, *(part.sum(0, keepdim=True) for part in rest)]).cpu().numpy()
+
+
+class PendingRows:
+    """Batches' rows on the device that they were made on, until they are taken.
+
+    Where a policy keeps them anyway, a device holds those of a whole epoch (``units`` of them, so n·k
+    numbers), and nothing waits for it before the epoch's end. Elsewhere it is time to take them when `ROOM`
+    is used up.
+    """
+
+    def __init__(self, units: int, *, for_an_epoch: bool = False) -> None:
+        self._most, self._for_an_epoch = units, for_an_epoch
+        self._batches: list[tuple[int, Order]] = []
+        self._buffer: Tensor | None = None
+        self._used = 0
+
+    def add(self, step: int, units: Order, rows: Tensor) -> bool:
+        """Copy the rows of the epoch's ``step``-th batch; says whether it is time to take them."""
+        for_an_epoch = self._for_an_epoch and rows.device.type != "cpu"
+        end = self._used + len(rows)
+        if self._buffer is None or end > len(self._buffer):
+            count = self._most if for_an_epoch else min(self._most, ROOM // rows.shape[1])
+            larger = rows.new_empty(max(count, end), rows.shape[1])
+            if self._buffer is not None:
+                larger[: self._used] = self._buffer[: self._used]
+            self._buffer = larger
+        # A copy: the rows of a step may be views of what the next step writes over.
+        self._buffer[self._used : end] = rows
+        self._batches.append((step, units))
+        self._used = end
+        return not for_an_epoch and end + len(rows) > len(self._buffer)
+
+    def take(self) -> ManyBatches | None:
+        """All that is pending, by steps, and begin anew; the rows are good until the next are added."""
+        if not self._batches or self._buffer is None:
+            return None
+        rows, steps = self._buffer[: self._used], [step for step, _ in self._batches]
+        units = [each for _, each in self._batches]
+        if steps != sorted(steps):  # a gradient that came late
+            parts, right = rows.split([len(each) for each in units]), np.argsort(steps, kind="stable")
+            units, rows = [units[i] for i in right], torch.cat([parts[i] for i in right])
+        self._batches, self._used = [], 0
+        if self._buffer.device.type != "cpu":  # memory of an accelerator is the training's to use
+            self._buffer = None
+        return ManyBatches(np.concatenate(units), [len(each) for each in units], rows)
+
+    def finite(self) -> tuple[int, int]:
+        """How many of the rows that are here are finite, and how many are not; nothing is taken."""
+        if self._buffer is None or not self._used:
+            return 0, 0
+        finite = int(torch.isfinite(self._buffer[: self._used]).all(dim=1).sum())
+        return finite, self._used - finite
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes taken."""
+        return 0 if self._buffer is None else int(self._buffer.nbytes)
+
+
+class RunningOrderError:
+    r"""Estimates :math:`\bar\phi` of the present epoch from one summed row per batch, at the batches' ends.
+
+    The rows are those that the policy sees (a sketch, or some coordinates of the gradient), scaled so that
+    squared norms keep their expectation; the mean is that of the epoch, as the gradients were when visited.
+
+    >>> running = RunningOrderError()
+    >>> for row in ([1.0, 0.0], [1.0, 0.0], [-2.0, 0.0]):
+    ...     running.add(np.array(row), count=4)
+    >>> running.error()
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self.sums: list[Rows] = []
+        self.counts: list[int] = []
+
+    def add(self, row: npt.NDArray[np.floating], count: int) -> None:
+        """Take in the sum of a batch's rows, and how many they were."""
+        if np.isfinite(row).all():
+            self.sums.append(np.array(row, np.float32))
+            self.counts.append(count)
+
+    def error(self) -> float:
+        """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""
+        if not self.sums:
+            return float("nan")
+        sums = np.stack(self.sums)
+        counts = np.array(self.counts, np.float64)
+        mean = sums.sum(axis=0, dtype=np.float64) / counts.sum()
+        return math.sqrt(_largest(sums, counts, mean, np.zeros_like(mean)))
+
+
+@fast
+def _largest(sums, counts, mean, total):  # type: ignore[no-untyped-def]
+    """Largest squared norm of a beginning of Σ (row − count · mean)."""
+    largest = 0.0
+    for t in range(len(sums)):
+        square = 0.0
+        for k in range(len(total)):
+            x = total[k] + np.float64(sums[t, k]) - counts[t] * mean[k]
+            total[k] = x
+            square += x * x
+        largest = max(largest, square)
+    return largest

@@ -1,0 +1,1 @@
+"""Exact per-example gradients, layer by layer, and their products without the gradients themselves."""

@@ -1,0 +1,109 @@
+"""Rows known before training: their shapes, labels of every kind, and what they are for."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from wellorder import features, order_error
+from wellorder._order import shuffled
+
+
+def data(n=400, dim=(4, 4), classes=5, seed=0):
+    draw = np.random.default_rng(seed)
+    return draw.normal(size=(n, *dim)).astype(np.float32), draw.integers(classes, size=n)
+
+
+def test_a_row_is_the_one_hot_label_times_one_and_projected_inputs():
+    x, y = data()
+    rows = features(x, y, size=50).reshape(400, 5, 10)
+    for example in range(400):
+        own = rows[example, y[example]]
+        assert own[0] == 1
+        assert np.abs(own[1:]).max() > 0
+        assert not np.delete(rows[example], y[example], axis=0).any()
+    sides = rows[np.arange(400), y][:, 1:]
+    np.testing.assert_allclose(sides.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(sides.std(axis=0), 1, atol=1e-4)
+
+
+def test_inputs_that_are_short_enough_are_kept_as_they_are():
+    x, y = data(dim=(3,))
+    sides = features(x, y, size=100).reshape(400, 5, 4)[np.arange(400), y][:, 1:]
+    np.testing.assert_allclose(sides, (x - x.mean(axis=0)) / x.std(axis=0), atol=1e-5)
+
+
+def test_labels_alone_are_one_hot():
+    np.testing.assert_array_equal(features(None, ["a", "c", "a"]), [[1, 0], [0, 1], [1, 0]])
+    np.testing.assert_array_equal(features(None, [True, False]), [[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 512])
+@pytest.mark.parametrize("classes", [1, 3, 100, 399])
+def test_rows_are_never_longer_than_asked(size, classes):
+    x, _ = data()
+    assert features(x, np.arange(400) % classes, size=size).shape[1] <= size
+
+
+def test_many_classes_share_numbers_and_still_spread_evenly():
+    labels = np.repeat(np.arange(300), 10)
+    rows = features(None, labels, size=64)
+    assert len(np.unique(rows, axis=0)) == 300
+    assert order_error(rows, np.arange(3000)) > 2 * order_error(rows, shuffled(3000, 0, 0))
+
+
+def test_arrays_tensors_and_sparse_matrices_give_the_same_rows():
+    x, y = data(dim=(20,))
+    x[x < 0.5] = 0
+    plain = features(x, y)
+    np.testing.assert_allclose(features(torch.from_numpy(x), torch.from_numpy(y)), plain, atol=1e-5)
+    np.testing.assert_allclose(features(scipy.sparse.csr_matrix(x), y), plain, atol=1e-5)
+    half = features(torch.from_numpy(x).bfloat16(), y)
+    assert np.corrcoef(half.ravel(), plain.ravel())[0, 1] > 0.99
+
+
+def test_several_labels_and_real_targets():
+    x, _ = data(dim=(2,))
+    several = np.random.default_rng(1).integers(2, size=(400, 3))
+    rows = features(x, several, size=30).reshape(400, 3, 3)
+    np.testing.assert_array_equal(rows[:, :, 0], several)
+    target = np.random.default_rng(2).normal(size=400) * 7 + 3
+    rows = features(x, target, size=30).reshape(400, 2, 3)
+    np.testing.assert_allclose(rows[:, 1, 0], (target - target.mean()) / target.std(), atol=1e-4)
+
+
+def test_the_result_does_not_depend_on_how_the_data_is_cut(monkeypatch):
+    x, y = data()
+    whole = features(x, y)
+    monkeypatch.setattr("wellorder._kernels.features.AT_ONCE", 16 * 37)
+    np.testing.assert_allclose(features(x, y), whole, atol=1e-5)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    x, y = data()
+    features(x, y, progress=True)
+    assert "400 of 400" in capsys.readouterr().err
+
+
+def test_no_labels_where_labels_may_exist_is_told_once_with_the_reason():
+    x, _ = data()
+    with pytest.warns(UserWarning, match="can mislead"):
+        features(x)
+    assert features(x, False).shape == (400, 16)
+
+
+BAD = [
+    (lambda: features(None), "pass inputs, labels, or both"),
+    (lambda: features(data()[0], np.zeros(3)), "y has 3 labels for the 400"),
+    (lambda: features(np.full((3, 2), np.nan), [0, 1, 0]), "x.0. holds NaN"),
+    (lambda: features(np.ones((3, 2)), [0, np.nan, 1]), "y holds NaN"),
+    (lambda: features(np.array([["a"], ["b"]]), [0, 1]), "texts as token counts"),
+    (lambda: features(np.ones((3, 2)), [0, 1, 1], size=0), "size=0"),
+    (lambda: features(np.ones((3, 2)), 4), "one label for each example"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD)
+def test_bad_input_is_named_with_its_cure(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -1,0 +1,111 @@
+"""Balanced orders for any loop: fresh every epoch, resumable; and streams, each example once."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wellorder import Herding, PairGraB, Steering, balanced, balanced_stream, features, order_error
+from wellorder._order import shuffled
+
+
+def take(orders, count):
+    return [order.tolist() for order in itertools.islice(orders, count)]
+
+
+@pytest.mark.parametrize("policy", [None, Herding(passes=2), Steering(window=9)], ids=str)
+def test_it_is_an_endless_stream_of_fresh_permutations(policy):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    orders = take(balanced(rows, policy=policy, seed=1), 6)
+    assert all(sorted(order) == list(range(40)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 6
+    assert orders != take(balanced(rows, policy=policy, seed=2), 6)
+
+
+@pytest.mark.parametrize("policy", [None, Herding()], ids=str)
+@pytest.mark.parametrize("start", [0, 1, 5])
+def test_starting_at_k_is_skipping_k(policy, start):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    whole = take(balanced(rows, policy=policy, seed=1), 9)
+    assert take(balanced(rows, policy=policy, seed=1, start=start), 9 - start) == whole[start:]
+
+
+def test_the_caller_may_change_the_rows_afterwards():
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    orders, before = balanced(rows), rows.copy()
+    next(orders)
+    rows[:] = 0
+    assert next(orders).tolist() == take(balanced(before), 2)[1]
+
+
+def test_labels_are_balanced_at_every_moment():
+    labels = np.random.default_rng(0).integers(4, size=2000)
+    rows = features(None, labels)
+    for order in itertools.islice(balanced(rows), 3):
+        counts = np.cumsum(np.eye(4)[labels[order]], axis=0)
+        fair = np.arange(1, 2001)[:, None] * np.bincount(labels) / 2000
+        assert np.abs(counts - fair).max() < 8  # a shuffle strays by about 30
+
+
+BAD = [
+    (lambda: balanced(np.ones((3, 2)), policy=PairGraB()), "takes no rows"),
+    (lambda: balanced(np.ones((3, 2)), start=-1), "start=-1"),
+    (lambda: balanced(np.ones((3, 2)), seed=None), "seed=None"),
+    (lambda: balanced(np.array([[1.0], [np.nan]])), "NaN"),
+    (lambda: balanced_stream([1], 5), "row=5"),
+    (lambda: balanced_stream([1], lambda e: [e], window=0), "window=0"),
+    (lambda: list(balanced_stream([1], lambda e: [e], mean=[1.0, 2.0])), "mean of shape"),
+    (lambda: list(balanced_stream([1.0, np.nan], lambda e: [e])), "row.example..1. is NaN"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD)
+def test_bad_input_is_named_with_its_cure(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@given(st.integers(0, 300), st.integers(1, 80), st.integers(1, 6), st.integers(1, 90), st.booleans())
+def test_a_stream_gives_every_example_exactly_once(n, window, candidates, at_once, known):
+    values = np.random.default_rng(n).normal(size=(max(n, 1), 3))
+    out = list(
+        balanced_stream(
+            iter(range(n)),
+            values.__getitem__,
+            window=window,
+            candidates=candidates,
+            at_once=at_once,
+            mean=values[:n].mean(axis=0) if known and n else None,
+        )
+    )
+    assert sorted(out) == list(range(n))
+
+
+def test_a_stream_whose_mean_is_known_is_steering_in_the_order_of_arrival():
+    rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    policy = Steering(window=64, candidates=8)
+    arrival, mean = shuffled(500, 3, 2), rows.sum(axis=0, dtype=np.float64) / 500
+    out = balanced_stream(arrival, rows.__getitem__, window=64, candidates=8, seed=3, epoch=2, mean=mean)
+    assert [int(u) for u in out] == policy.open(policy.init(500, seed=3, rows=rows), 2).order.tolist()
+
+
+def test_a_stream_reads_no_further_ahead_than_its_window_and_one_block():
+    read = []
+
+    def examples():
+        for i in range(10_000):
+            read.append(i)
+            yield i
+
+    stream = balanced_stream(examples(), lambda i: [i % 7, i % 3], window=100, at_once=32)
+    for given_out, _ in enumerate(itertools.islice(stream, 5000)):
+        assert len(read) <= given_out + 100 + 2 * 32
+
+
+def test_sorted_data_comes_out_almost_as_good_as_shuffled_where_the_window_sees_all_kinds():
+    labels = np.repeat(np.arange(4), 250)
+    rows = features(None, labels)
+    out = list(balanced_stream(range(1000), rows.__getitem__, window=1000, mean=rows.mean(axis=0)))
+    assert order_error(rows, np.array(out)) < order_error(rows, shuffled(1000, 0, 0)) / 2

@@ -1,0 +1,172 @@
+"""Mistakes that hooks, sketches and resumed loaders are prone to, planted one by one: the tests must fail."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location(
+    "mutations", Path(__file__).parent.parent / "test_mutations.py"
+)
+mutations = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(mutations)
+
+BATCHES, LOADER, SKETCH = (f"tests/torch/test_{name}.py" for name in ("batch_record", "loader", "sketch"))
+EXACT = "tests/torch/test_exact.py"
+
+MUTATIONS = {
+    "batches drawn ahead get each other's signals": (
+        "torch/_batch_record.py",
+        [("self.now = owner or self.latest", "self.now = self.latest")],
+        f"{BATCHES}::test_batches_drawn_ahead_are_known_by_the_models_input",
+    ),
+    "a batch is settled before its gradient came": (
+        "torch/_batch_record.py",
+        [("(everything or not record.may_still_get_a_gradient())", "True")],
+        f"{BATCHES}::test_each_batch_gets_its_own_gradient_whenever_backward_comes",
+    ),
+    "a gradient that comes too late is taken": (
+        "torch/_hooks.py",
+        [("        if record.closed:\n", "        if False:\n")],
+        f"{BATCHES}::test_a_gradient_that_comes_too_late_is_dropped_with_a_warning",
+    ),
+    "passes to be ignored are counted": (
+        "torch/_hooks.py",
+        [
+            ("if self.records.ignoring or record is None or", "if record is None or"),
+            ("        if self.records.ignoring:\n            return\n        start", "        start"),
+        ],
+        f"{BATCHES}::test_ignore_inside_ignore_stays_silent",
+    ),
+    "passes after the loop was left are counted": (
+        "torch/_loader.py",
+        [("                    self._records.pause()\n", "                    pass\n")],
+        f"{BATCHES}::test_a_loop_that_was_left_hears_no_other_passes",
+    ),
+    "copies of the model keep listening": (
+        "torch/_batch_record.py",
+        [
+            (
+                "    def __deepcopy__(self, memo: Any) -> HookOfACopy:\n        return HookOfACopy()",
+                "    def __deepcopy__(self, memo: Any) -> Any:\n        return self",
+            )
+        ],
+        f"{BATCHES}::test_a_model_with_hooks_can_be_saved_and_its_copies_do_not_listen",
+    ),
+    "layers that no gradient reaches go unnoticed": (
+        "torch/_hooks.py",
+        [("if record.reached and not self.heard:", "if False:")],
+        f"{BATCHES}::test_gradients_that_no_layer_hears_of_are_refused_with_the_cure",
+    ),
+    "a batch that comes late takes another's place": (
+        "torch/_observing.py",
+        [("if steps != sorted(steps):", "if False:")],
+        "tests/torch/test_observing.py::test_a_late_batch_finds_its_place",
+    ),
+    "a question flushes rows into the policy": (
+        "torch/_observing.py",
+        [
+            (
+                "        finite, not_finite = self._pending.finite()\n",
+                "        self.flush()\n        finite, not_finite = self._pending.finite()\n",
+            )
+        ],
+        f"{LOADER}::test_a_report_only_asks",
+    ),
+    "a loss scale stays in the signals": (
+        "torch/_hooks.py",
+        [("return gradient.float() / scaler.scale(", "return gradient.float() + 0 * scaler.scale(")],
+        f"{LOADER}::test_a_changing_loss_scale_is_undone",
+    ),
+    "the same examples are dropped in every epoch": (
+        "torch/_batching.py",
+        [("(epoch * rest + np.arange(rest)) % self.n", "np.arange(rest)")],
+        f"{LOADER}::test_drop_last_starves_nobody",
+    ),
+    "policies that keep rows are shown products": (
+        "torch/_signal_sources.py",
+        [
+            (
+                "        if keeps_of(policy) is Keeps.ROWS:\n            why",
+                "        if not layers and policy is None:\n            why",
+            ),
+        ],
+        f"{LOADER}::test_policies_that_keep_rows_get_micro_batches_where_nothing_can_be_sketched",
+    ),
+    "a resumed epoch begins anew": (
+        "torch/_loader.py",
+        [
+            (
+                "self._batching.batches(self.order, self.epoch, self._step)",
+                "self._batching.batches(self.order, self.epoch)",
+            )
+        ],
+        "tests/torch/test_saved_state.py::test_a_resumed_run_is_bit_identical",
+    ),
+    "the mean over the batch is not undone": (
+        "torch/_sketch.py",
+        [("record.size if self.spec.mean else 1)", "1)")],
+        f"{SKETCH}::test_rows_are_the_projected_gradients",
+    ),
+    "a sketch forgets the bias": (
+        "torch/_projection.py",
+        [
+            (
+                "return functional.linear(given, right[0], constant)",
+                "return functional.linear(given, right[0])",
+            )
+        ],
+        f"{SKETCH}::test_a_pooled_sequence_is_one_position",
+    ),
+    "an input is held until its gradient comes": (
+        "torch/_hooks.py",
+        [
+            (
+                "        self.kept: Any = None\n",
+                "        self.kept: Any = None\n        self.first: Any = None\n",
+            ),
+            ('__slots__ = ("__weakref__", ', '__slots__ = ("__weakref__", "first", '),
+            (
+                "            record.uses.append(",
+                "            use.first = first\n            record.uses.append(",
+            ),
+        ],
+        f"{SKETCH}::test_inputs_are_not_held_for_the_gradient",
+    ),
+    "stride and dilation change places": (
+        "torch/_per_example/convolution.py",
+        [
+            ("zip(steps[2:], self.dilation, strict=True)", "zip(steps[2:], self.strides, strict=True)"),
+            ("zip(steps[2:], self.stride, strict=True)", "zip(steps[2:], self.dilation, strict=True)"),
+            ("zip(steps[2:], self.strides, strict=True)", "zip(steps[2:], self.stride, strict=True)"),
+        ],
+        f"{EXACT}::test_convolutions_of_one_to_three_dimensions",
+    ),
+    "padding gets a gradient": (
+        "torch/_per_example/layers.py",
+        [("left = left * (flat != module.padding_idx).unsqueeze(-1)", "left = left * 1")],
+        f"{EXACT}::test_embedding",
+    ),
+    "differences of pairs of an embedding have one sign": (
+        "torch/_per_example/factors.py",
+        [("left = left * (1 - 2 * (owner % 2)).unsqueeze(2)", "left = left * 1")],
+        f"{EXACT}::test_products_are_the_same_whether_rows_are_kept_or_not_and_in_pairs",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MUTATIONS)
+def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
+    file, edits, test = MUTATIONS[mistake]
+    mutations.planted(tmp_path, file, edits)
+    result = mutations.run_tests(tmp_path, [test])
+    assert result.returncode == 1, f"{test} did not notice: {mistake}\n{result.stdout[-2000:]}"
+    assert "FAILED" in result.stdout
+
+
+@pytest.mark.slow
+def test_without_a_mistake_the_same_tests_pass(tmp_path):
+    mutations.planted(tmp_path, "_order.py", [])
+    result = mutations.run_tests(tmp_path, sorted({test for _, _, test in MUTATIONS.values()}))
+    assert result.returncode == 0, result.stdout[-2000:]
