@@ -85,7 +85,7 @@ class OrderedStrategy(Strategy):
     >>> from flwr.serverapp.strategy import FedAvg
     >>> from wellorder import PairGraB
     >>> OrderedStrategy(FedAvg(), PairGraB(), cohort=10)
-    OrderedStrategy(FedAvg, PairGraB(rule=Deterministic()), cohort=10)
+    OrderedStrategy(FedAvg, PairGraB(rule=Deterministic(), reorders=1), cohort=10)
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from wellorder import (
     ShuffleOnce,
     Walk,
 )
-from wellorder.federated import fedavg
+from wellorder.federated import LocalSGD, clients, fedavg
 from wellorder.problems import Quadratics, gradient, quadratics
 from wellorder.theory import (
     METHODS,
@@ -306,6 +306,35 @@ def test_a_proximal_run_is_not_promised_what_it_breaks():
     )
     assert "does not know that step" in check_assumption(balanced).reasons[0]
     assert check_bound(wellorder.sgd(problem, IncrementalGradient(), **settings)).promised
+
+
+def test_clients_may_be_kept_near_the_start_too():
+    problem = quadratics(N, 2, spread=0.0)
+    settings = dict(step_size=1e-3, epochs=30, start=[9.0, -9.0], **CLIENTS)
+    free, kept = (fedavg(problem, ShuffleOnce(), proximal=w, **settings) for w in (0.0, 2.0))
+    reach = [np.linalg.norm(run.x - run.x[0], axis=1).max() for run in (free, kept)]
+    assert reach[1] < reach[0] / 3
+    assert (free.proximal, kept.proximal) == (0.0, 2.0)
+    check = check_assumption(kept)  # φ̄_0 and θ alone: the proximal step makes the right side smaller
+    assert check.promised
+    assert check.holds.all()
+    assert check.right[0] < check_assumption(free).right[0]
+    assert "without a proximal step" in check_bound(dataclasses.replace(kept, step_size=1e-6)).reasons[0]
+    rounds = dict(cohort=1, local_steps=1, server_step=1.0)
+    same = fedavg(problem, ShuffleOnce(), step_size=1e-3, epochs=5, proximal=0.5, **rounds)
+    assert np.array_equal(
+        same.x, wellorder.sgd(problem, ShuffleOnce(), step_size=1e-3, epochs=5, proximal=0.5).x
+    )
+
+
+def test_local_orders_are_not_in_the_theorems():
+    problem = clients(quadratics(48), 12)
+    settings = dict(step_size=1e-5, epochs=2, cohort=4, local_steps=4)
+    run = fedavg(problem, RandomReshuffling(), local=LocalSGD(RandomReshuffling()), **settings)
+    assert run.extras == ("local=LocalSGD(policy=RandomReshuffling())",)
+    assert any("LocalSGD" in reason for reason in check_assumption(run).reasons)
+    assert any("LocalSGD" in reason for reason in check_drift(run).reasons)
+    assert fedavg(problem, RandomReshuffling(), **settings).extras == ()
 
 
 def test_a_run_that_diverged_is_refused_by_name():

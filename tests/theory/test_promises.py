@@ -223,7 +223,7 @@ PairGraB()            p     c     m              c     c     c     c     c      
 PairGraB(W)           p     c     m              c     c     c     c     c             p       c          c
 Herding()             p     c     m              c     c     c     c     c             c       r          c
 Herding(rule=W)       p     c     m              c     c     c     c     c             c       p          c
-"""
+"""  # noqa: E501
 WHY = {
     "c": "is not the row of {}, which is {}: a comparison",
     "m": "{} is about the mean over runs",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import sys
+import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +16,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from wellorder._cli.plain import shown
 from wellorder._saving import write_bytes
 from wellorder.theory import (
     METHODS,
@@ -31,6 +32,13 @@ from wellorder.theory._setting import check_epochs
 Numbers = dict[str, Any]
 FORMATS = {".png", ".svg", ".pdf"}
 AT_START = "IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
+SPELLED = {
+    "ς": "sigma", "σ": "sigma", "φ": "phi", "γ": "gamma", "η": "eta", "θ": "theta", "δ": "delta", "ρ": "rho",
+    "ν": "nu", "β": "beta", "Σ": "sum", "Δ": "Delta", "∇": "grad ", "∞": "inf", "√": "sqrt", "‖": "||",
+    "≤": "<=", "≥": ">=", "≲": "<~", "·": "*", "×": "x", "⅔": "(2/3)", "⅓": "(1/3)", "²": "^2", "₀": "0",
+    "–": "-", "−": "-", "…": "...", "\u0303": "~", "\u0304": "",
+}  # fmt: skip
+"""For terminals that know ASCII alone."""
 
 
 def command(
@@ -230,3 +238,17 @@ def _write(path: Path, data: bytes) -> None:
         raise ValueError(
             f"plot={str(path)!r}: {reason.strerror or reason}; pass a file you may write"
         ) from reason
+
+
+def shown(text: str) -> str:
+    """A text as standard output can show it, so that tables line up there too."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "".join(letter if letter.isascii() else _spelled(letter) for letter in text)
+    return text
+
+
+def _spelled(letter: str) -> str:
+    close = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
+    return SPELLED.get(letter, close or "?")

@@ -374,7 +374,7 @@ def _step_size(run: Run, known: Constants) -> list[str]:
 
 def _outside(run: Run) -> list[str]:
     """What the run did that neither theorem knows."""
-    reasons = [f"{what}: the theorems do not know it" for what in getattr(run, "extras", ())]
+    reasons = [f"{what}: the theorems do not know it" for what in run.extras]
     if not all(is_permutation(order, run.problem.n) for order in run.orders):
         reasons.append("an order was no permutation of the units")
     return reasons
