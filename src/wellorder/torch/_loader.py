@@ -25,12 +25,19 @@ from wellorder.torch._batching import (
     NumberedDataset,
     RestOfEpoch,
 )
-from wellorder.torch._hooks import NOTHING_OBSERVED, OptimizerSteps, Scaler
+from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._saved_state import check_same, packed, unpacked
 from wellorder.torch._schedule import NextState, Observe, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
-from wellorder.torch._validation import check_knowledge, check_loader, check_model, check_policy_fits, opened
+from wellorder.torch._validation import (
+    check_knowledge,
+    check_loader,
+    check_model,
+    check_one_rank,
+    check_policy_fits,
+    opened,
+)
 
 KEPT = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
@@ -162,8 +169,10 @@ class OrderedLoader(DataLoader[Any]):
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
         self._next: NextState | None = None
-        self._optimizer_steps = None if self._source is None else OptimizerSteps()
-        self._heard = 0
+        self._look_for_scaler = scaler is None
+        self._optimizer_steps: OptimizerSteps | None = None
+        self._heard, self._told_nothing_observed = 0, False
+        self._left_at_once = 0
         self._seen_in = -1
         self._clock, self._wall = 0.0, 0.0
         # Hooks must go when the loader goes, and the source may not know the loader: it would keep it alive.
@@ -207,6 +216,7 @@ class OrderedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
         if self._step and not self._resumed:  # the last epoch was left early
             self._advance()
+        check_one_rank()
         data: Any = self.dataset
         if len(data) != self._batching.n:
             raise ValueError(
@@ -243,7 +253,7 @@ class OrderedLoader(DataLoader[Any]):
             self._settle()
             self._step += 1
             units = self._owners[examples[:1] if grouped else examples]
-            self._records.open(len(examples), () if grouped else batch, step=self._step, units=units)
+            self._records.open(len(examples), batch, step=self._step, units=units, awaited=not grouped)
             try:
                 yield batch
             except GeneratorExit:  # the loop was left: what follows it is none of the batch's
@@ -304,7 +314,7 @@ class OrderedLoader(DataLoader[Any]):
         observer, source = self._observer, self._source
         return Report(
             signals="none" if self.spec is None else describe(self.spec),
-            why=self._why,
+            why=self._why + ("" if source is None else source.note()),
             policy=describe(self.policy),
             units=self._batching.units,
             epoch=self.epoch,
@@ -392,9 +402,11 @@ class OrderedLoader(DataLoader[Any]):
             return
         if self.observing:
             self._source.attach()
-            self._optimizer_steps = self._optimizer_steps or OptimizerSteps()
+            self._optimizer_steps = self._optimizer_steps or OptimizerSteps(
+                look_for_scaler=self._look_for_scaler
+            )
         else:
-            self._source.remove()
+            self._source.pause()
             if self._optimizer_steps is not None:
                 self._optimizer_steps.remove()
             self._optimizer_steps = None
@@ -402,13 +414,15 @@ class OrderedLoader(DataLoader[Any]):
     def _warn_if_nothing_observed(self) -> None:
         """Say so once if an epoch was trained and nothing of it was seen."""
         before, self._heard = self._heard, self._observer.observed + self._observer.not_finite
-        if self._optimizer_steps is not None and self._optimizer_steps.count:
-            if self._heard == before:
-                self._optimizer_steps.remove()
-                self._optimizer_steps = None
-                warnings.warn(NOTHING_OBSERVED, UserWarning, stacklevel=4)
-            else:
-                self._optimizer_steps.count = 0
+        steps = 0 if self._optimizer_steps is None else self._optimizer_steps.count
+        words = why_nothing_was_observed(self._records, steps) if self._heard == before else None
+        self._records.passes = self._records.transformed_passes = 0
+        if self._optimizer_steps is not None:
+            self._optimizer_steps.count = 0
+            self._look_for_scaler = self._optimizer_steps.look_for_scaler
+        if words is not None and not self._told_nothing_observed:
+            self._told_nothing_observed = True
+            warnings.warn(words, UserWarning, stacklevel=4)
 
     def _seconds(self) -> float:
         """Processor time spent on signals and the policy so far, in the training's thread."""
