@@ -209,7 +209,7 @@ class LayerHooks:
             use.length = 0 if use.kept is None else use.length
         elif use.length == 1:
             lookup = isinstance(use.layer.module, nn.Embedding)
-            use.shared = lookup or self._is_buffer(first)
+            use.shared = lookup or (not transformed() and self._is_buffer(first))
 
     def _is_buffer(self, given: Tensor) -> bool:
         place = given.untyped_storage().data_ptr()
@@ -316,6 +316,11 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
             "a packed sequence does not tell its examples apart. Pad the sequences instead, or use "
             'signals="sketch" or "batch"'
         )
+    if length <= 1 or length == size or (isinstance(use.layer.module, nn.Embedding) and len(back) == 2):
+        return (
+            "its input is the same for all examples. Expand inputs that are shared by the batch, such as "
+            'positions, to one row per example, or use signals="batch"'
+        )
     if length > size and length % size == 0:
         return (
             f"there are {length // size} rows for each example, several views or positions, whose places are "
@@ -323,11 +328,6 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
         )
     if size in back[1:]:
         return "the batch comes later. Use batch_first=True, or transpose the input"
-    if length <= 1 or length == size:
-        return (
-            "its input is shared by the batch. Expand inputs such as positions to one row per example, or use "
-            'signals="batch"'
-        )
     return (
         "these are other rows. Use batch_first=True; expand inputs that are shared by the batch, such as "
         "positions, to one row per example; put passes over other data into `with loader.ignore():`; or use "
@@ -371,24 +371,28 @@ class _LayerHook(WeakHook):
 class OptimizerSteps:
     """Counts the steps of all optimizers: signs that training goes on, whether or not it is observed.
 
-    With ``look_for_scaler``, warns once of a ``GradScaler`` that makes the steps.
+    With ``look_for_scaler``, warns once of a ``GradScaler`` that makes the steps of the ``model``.
     """
 
-    def __init__(self, *, look_for_scaler: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, look_for_scaler: bool = False) -> None:
         self.count = 0
         self.look_for_scaler = look_for_scaler
-        own = weakref.ref(self)
+        own, ours = weakref.ref(self), {id(p) for p in model.parameters()}
 
-        def stepped(*_: Any) -> None:
+        def stepped(optimizer: Any, *_: Any) -> None:
             steps = own()
             if steps is not None:
                 steps.count += 1
-                if steps.look_for_scaler and _called_by_a_scaler():
+                if steps.look_for_scaler and _called_by_a_scaler() and _holds_any(optimizer, ours):
                     steps.look_for_scaler = False
                     warnings.warn(_SCALED, UserWarning, stacklevel=2)
 
         handle = register_optimizer_step_post_hook(stepped)
         self.remove = weakref.finalize(self, handle.remove)
+
+
+def _holds_any(optimizer: Any, ours: set[int]) -> bool:
+    return any(id(p) in ours for group in optimizer.param_groups for p in group["params"])
 
 
 def _called_by_a_scaler() -> bool:
@@ -408,7 +412,7 @@ def _vmapped() -> bool:
     if not torch._C._are_functorch_transforms_active():
         return False
     active = retrieve_all_functorch_interpreters()
-    return any(each.key() is torch._C._functorch.TransformType.Vmap for each in active)
+    return any(each.key() == torch._C._functorch.TransformType.Vmap for each in active)
 
 
 def transformed() -> bool:

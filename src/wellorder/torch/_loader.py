@@ -169,6 +169,8 @@ class OrderedLoader(DataLoader[Any]):
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
         self._next: NextState | None = None
+        # The model only if gradients are looked at: otherwise it is none of ours to keep alive.
+        self._model = None if self._source is None else model
         self._look_for_scaler = scaler is None
         self._optimizer_steps: OptimizerSteps | None = None
         self._heard, self._told_nothing_observed = 0, False
@@ -215,6 +217,7 @@ class OrderedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
         if self._step and not self._resumed:  # the last epoch was left early
+            self._warn_if_left_at_once()
             self._advance()
         check_one_rank()
         data: Any = self.dataset
@@ -402,9 +405,8 @@ class OrderedLoader(DataLoader[Any]):
             return
         if self.observing:
             self._source.attach()
-            self._optimizer_steps = self._optimizer_steps or OptimizerSteps(
-                look_for_scaler=self._look_for_scaler
-            )
+            if self._optimizer_steps is None and self._model is not None:
+                self._optimizer_steps = OptimizerSteps(self._model, look_for_scaler=self._look_for_scaler)
         else:
             self._source.pause()
             if self._optimizer_steps is not None:
@@ -423,6 +425,20 @@ class OrderedLoader(DataLoader[Any]):
         if words is not None and not self._told_nothing_observed:
             self._told_nothing_observed = True
             warnings.warn(words, UserWarning, stacklevel=4)
+
+    def _warn_if_left_at_once(self) -> None:
+        """Say so if one epoch after the other is left at its first batch, before it is used."""
+        latest = self._records.open_records[-1:]
+        unused = bool(latest) and not (latest[0].used or latest[0].passes or latest[0].ignored)
+        self._left_at_once = self._left_at_once + 1 if unused and self._step == 1 < len(self) else 0
+        if self._left_at_once == 2:
+            warnings.warn(
+                "next(iter(loader)) opens a new epoch each time, and leaves it before its batch is used: most "
+                "examples are never visited and nothing is observed. Iterate with `for`, or keep the iterator: "
+                "batches = iter(loader), then next(batches) in each step",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _seconds(self) -> float:
         """Processor time spent on signals and the policy so far, in the training's thread."""

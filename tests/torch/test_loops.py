@@ -1,0 +1,583 @@
+"""Training loops as people write them: each is trained as if nobody looked, or told what is wrong.
+
+A loop is a small function. The harness runs it over an ordered loader, and again over the batches that came,
+in a plain loop without us: visits, gradients, buffers and random numbers must be the same, bit for bit.
+"""
+
+import copy
+import os
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from wellorder import GraB, PairGraB
+from wellorder._measure import error_vs_shuffle
+from wellorder.torch import ordered
+
+N, BATCH = 64, 8
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def vectors(n=N, dtype=torch.float32):
+    y = torch.randint(0, 3, (n,), generator=generator(1))
+    x = torch.randn(n, 6, generator=generator(2)) + y.unsqueeze(1)
+    return TensorDataset(x.to(dtype), y)
+
+
+def images(*sides):
+    x, y = vectors().tensors
+    noise = torch.randn(N, 2, *sides, generator=generator(3))
+    return TensorDataset(noise + y.view(-1, *[1] * noise[0].ndim), y)
+
+
+def tokens(length=5):
+    _, y = vectors().tensors
+    ids = torch.randint(0, 9, (N, length), generator=generator(4)) % (y.unsqueeze(1) + 3)
+    ids[:, 0], ids[:, 1] = torch.arange(N) // 9, torch.arange(N) % 9  # no two alike
+    return TensorDataset(ids, y)
+
+
+def mlp(dtype=torch.float32):
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
+
+
+def classify(model, batch):
+    x, y = batch
+    return functional.cross_entropy(model(x).float(), y)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+class Run:
+    """What a loop is given: a model, an optimizer, a loss, and the epochs' batches."""
+
+    def __init__(self, case, model, epochs, loader=None):
+        self.model, self.loss, self.loader = model, case.loss, loader
+        self.optimizer = case.optimizer(model)
+        self.epochs = epochs
+
+    def ignore(self):
+        return nullcontext() if self.loader is None else self.loader.ignore()
+
+
+# ---- loops ----
+
+
+def plain(run):
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(run.model, batch).backward()
+            run.optimizer.step()
+
+
+def autocast(run):
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = run.loss(run.model, batch)
+            loss.backward()
+            run.optimizer.step()
+
+
+def accumulated_and_clipped(run):
+    for batches in run.epochs:
+        for step, batch in enumerate(batches):
+            (run.loss(run.model, batch) / 2).backward()
+            if step % 2:
+                nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
+                run.optimizer.step()
+                run.optimizer.zero_grad()
+
+
+def closure(run):
+    for batches in run.epochs:
+        for batch in batches:
+
+            def again(batch=batch):
+                run.optimizer.zero_grad()
+                loss = run.loss(run.model, batch)
+                loss.backward()
+                return loss
+
+            run.optimizer.step(again)
+
+
+def averaged(run):
+    average = torch.optim.swa_utils.AveragedModel(run.model)
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(run.model, batch).backward()
+            run.optimizer.step()
+            average.update_parameters(run.model)
+        with torch.no_grad():
+            average(torch.randn(5, 6))
+
+
+def distilled(run):
+    teacher = copy.deepcopy(run.model).eval()
+    for batches in run.epochs:
+        for x, y in batches:
+            run.optimizer.zero_grad()
+            with torch.no_grad():
+                target = teacher(x).softmax(1)
+            out = run.model(x)
+            (functional.cross_entropy(out, y) + functional.cross_entropy(out, target)).backward()
+            run.optimizer.step()
+
+
+def adversarial(run):
+    """A GAN whose discriminator is ordered: real examples come in its order, generated ones are ignored."""
+    make = nn.Linear(4, 6)
+    other = torch.optim.Adam(make.parameters())
+    for batches in run.epochs:
+        for x, y in batches:
+            run.optimizer.zero_grad()
+            fake = make(torch.randn(len(x), 4))
+            with run.ignore():
+                run.model(fake.detach()).logsumexp(1).mean().backward()
+            run.loss(run.model, (x, y)).backward()
+            run.optimizer.step()
+            other.zero_grad()
+            with run.ignore():
+                (-run.model(fake).logsumexp(1).mean()).backward()
+            other.step()
+
+
+def mixed_up(run):
+    for batches in run.epochs:
+        for x, y in batches:
+            run.optimizer.zero_grad()
+            share = 0.7 + 0.3 * torch.rand(()).item()
+            other = torch.randperm(len(x))
+            out = run.model(share * x + (1 - share) * x[other])
+            loss = functional.cross_entropy(out, y, reduction="none")
+            (share * loss + (1 - share) * loss[other]).mean().backward()
+            run.optimizer.step()
+
+
+def by_name(run):
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(run.model, (batch["x"], batch["y"])).backward()
+            run.optimizer.step()
+
+
+def one_ahead(run):
+    for batches in run.epochs:
+        waiting = iter(batches)
+        now = next(waiting)
+        while now is not None:
+            then = next(waiting, None)
+            run.optimizer.zero_grad()
+            run.loss(run.model, now).backward()
+            run.optimizer.step()
+            now = then
+
+
+def evaluated(run):
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(run.model, batch).backward()
+            run.optimizer.step()
+            run.model.eval()
+            with torch.no_grad():
+                run.model(torch.randn(BATCH, 6))
+            run.model.train()
+
+
+def forward_ignored(run):
+    """A penalty over other data: only its forward pass is ignored, its backward is apart."""
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            with run.ignore():
+                penalty = run.model(torch.randn(len(batch[0]), 6)).square().mean()
+            penalty.backward()
+            run.loss(run.model, batch).backward()
+            run.optimizer.step()
+
+
+def joined_views(run):
+    """As in SimCLR: both views of each example in one call."""
+    for batches in run.epochs:
+        for x, y in batches:
+            run.optimizer.zero_grad()
+            out = run.model(torch.cat([x, x + 0.1 * torch.randn_like(x)]))
+            functional.cross_entropy(out, torch.cat([y, y])).backward()
+            run.optimizer.step()
+
+
+def two_views(run):
+    for batches in run.epochs:
+        for x, y in batches:
+            run.optimizer.zero_grad()
+            loss = sum(functional.cross_entropy(run.model(view), y) for view in (x, x + 0.1 * torch.randn_like(x)))
+            loss.backward()
+            run.optimizer.step()
+
+
+# ---- models ----
+
+
+class Module(nn.Module):
+    """A module of named parts and a forward function."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        self.run = forward
+        for name, part in parts.items():
+            if isinstance(part, nn.Parameter):
+                self.register_parameter(name, part)
+            elif isinstance(part, torch.Tensor):
+                self.register_buffer(name, part)
+            else:
+                self.add_module(name, part)
+
+    def forward(self, *args, **kwargs):
+        return self.run(self, *args, **kwargs)
+
+
+def frozen():
+    model = mlp()
+    model[0].requires_grad_(False)
+    return model
+
+
+def tied():
+    model = Module(
+        lambda m, ids: m.head(m.mix(m.words(ids)).mean(1))[:, :3],
+        words=nn.Embedding(9, 8),
+        mix=nn.Linear(8, 8),
+        head=nn.Linear(8, 9, bias=False),
+    )
+    model.head.weight = model.words.weight
+    return model
+
+
+def checkpointed(reentrant):
+    def forward(m, x):
+        x = x.detach().requires_grad_() if reentrant else x
+        return m.head(checkpoint(m.body, x, use_reentrant=reentrant))
+
+    return Module(forward, body=nn.Sequential(nn.Linear(6, 8), nn.Tanh()), head=nn.Linear(8, 3))
+
+
+def two_heads():
+    return Module(
+        lambda m, x: m.a(m.body(x).tanh()) + m.b(m.body(x).tanh()).repeat(1, 3),
+        body=nn.Linear(6, 8),
+        a=nn.Linear(8, 3),
+        b=nn.Linear(8, 1),
+    )
+
+
+def attention():
+    block = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True)
+    return Module(lambda m, x: m.head(m.block(x.unsqueeze(1))[:, 0]), block=block, head=nn.Linear(6, 3))
+
+
+def recurrent(kind, state):
+    def forward(m, x):
+        out, last = m.net(x.unsqueeze(1).expand(-1, 3, -1))
+        last = last[0] if isinstance(last, tuple) else last
+        return m.head(last[-1] if state else out[:, -1])
+
+    return Module(forward, net=kind(6, 5, batch_first=True), head=nn.Linear(5, 3))
+
+
+def packed():
+    def forward(m, x):
+        lengths = torch.arange(len(x)) % 3 + 1
+        long = x.unsqueeze(1).expand(-1, 3, -1)
+        rows = nn.utils.rnn.pack_padded_sequence(long, lengths, batch_first=True, enforce_sorted=False)
+        return m.head(m.net(rows)[1][-1])
+
+    return Module(forward, net=nn.GRU(6, 5, batch_first=True), head=nn.Linear(5, 3))
+
+
+def spectral(norm):
+    return nn.Sequential(norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 3))
+
+
+def counting():
+    """A module that changes its buffer, and an attribute, whenever it runs."""
+
+    def forward(m, x):
+        m.count += 1
+        m.calls = getattr(m, "calls", 0) + 1
+        return x @ m.weight * (1 + 0.01 * m.count)
+
+    return Module(forward, weight=nn.Parameter(torch.randn(6, 3)), count=torch.zeros(()))
+
+
+class Conv1D(nn.Module):
+    """The linear layer of GPT-2, as transformers.pytorch_utils has it."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.nf, self.nx = outputs, inputs
+        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs) / 3), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.reshape(-1, self.nx), self.weight).view(*x.shape[:-1], self.nf)
+
+
+def gpt2():
+    """Positions as a buffer of one row, and Conv1D layers."""
+    return Module(
+        lambda m, ids: m.head(m.up(m.words(ids) + m.places(m.position_ids[:, : ids.shape[1]])).tanh())[:, -1],
+        words=nn.Embedding(9, 8),
+        places=nn.Embedding(10, 8),
+        up=Conv1D(16, 8),
+        head=Conv1D(3, 16),
+        position_ids=torch.arange(10).unsqueeze(0),
+    )
+
+
+def lora():
+    """A frozen layer with a trained one of low rank beside it, as peft has it."""
+    model = Module(
+        lambda m, x: m.head((m.base(x) + m.b(m.a(x))).tanh()),
+        base=nn.Linear(6, 8),
+        a=nn.Linear(6, 2, bias=False),
+        b=nn.Linear(2, 8, bias=False),
+        head=nn.Linear(8, 3),
+    )
+    model.base.requires_grad_(False)
+    model.head.requires_grad_(False)
+    return model
+
+
+def bag():
+    return nn.Sequential(nn.EmbeddingBag(9, 8), nn.Linear(8, 3))
+
+
+def named(batch):
+    x, y = torch.utils.data.default_collate(batch)
+    return {"x": x, "y": y}
+
+
+# ---- the harness ----
+
+
+@dataclass(frozen=True)
+class Case:
+    model: Any = mlp
+    data: Any = vectors
+    loop: Any = plain
+    loss: Any = classify
+    optimizer: Any = sgd
+    options: Any = None
+    signals: str = "auto"
+    policy: Any = None
+    learns: bool = True
+    """Whether the order can be seen to be better than a shuffle's."""
+    whole: bool = True
+    """Whether each epoch visits all examples."""
+
+
+def tensor_of(batch):
+    return batch["x"] if isinstance(batch, dict) else batch[0]
+
+
+def noted(batches, visits):
+    for batch in batches:
+        visits.append(copy.deepcopy(batch))
+        yield batch
+
+
+def trained(case, epochs, loader=None, model=None):
+    """Train, and return all that the optimizer saw, the model, and the random numbers' state."""
+    torch.manual_seed(1)
+    if model is None:
+        model = made(case)
+    gradients = []
+
+    def note(optimizer, *_):
+        for group in optimizer.param_groups:
+            gradients.extend(None if p.grad is None else p.grad.clone() for p in group["params"])
+
+    handle = register_optimizer_step_pre_hook(note)
+    try:
+        case.loop(Run(case, model, epochs, loader))
+    finally:
+        handle.remove()
+    return gradients, model, torch.get_rng_state()
+
+
+def made(case):
+    torch.manual_seed(0)
+    model = case.model()
+    torch.manual_seed(1)
+    return model
+
+
+def same(a, b):
+    return (a is None) == (b is None) and (a is None or torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)))
+
+
+def check(case, count=4):
+    """Run a loop with us and without, and compare; returns the loader, and the true order errors."""
+    data = case.data()
+    model = made(case)
+    given = DataLoader(data, **{"batch_size": BATCH, "shuffle": True, **(case.options or {})})
+    loader = ordered(given, model, case.policy, signals=case.signals)
+    visits = [[] for _ in range(count)]
+    ours = trained(case, (noted(loader, some) for some in visits), loader, model)
+    theirs = trained(case, visits)
+    assert len(ours[0]) == len(theirs[0]) > 0
+    assert all(same(a, b) for a, b in zip(ours[0], theirs[0], strict=True)), "gradients were altered"
+    for (name, a), (_, b) in zip(ours[1].state_dict().items(), theirs[1].state_dict().items(), strict=True):
+        assert same(a, b), f"{name} was altered"
+    assert torch.equal(ours[2], theirs[2]), "random numbers were drawn"
+    assert vars(ours[1]).keys() == vars(theirs[1]).keys()
+    every = {tensor_of(given.collate_fn([data[i]])).double().numpy().tobytes(): i for i in range(len(data))}
+    orders = [[every[row.double().numpy().tobytes()] for b in some for row in tensor_of(b).split(1)] for some in visits]
+    if case.whole:
+        assert all(sorted(order) == list(range(len(data))) for order in orders)
+    else:
+        assert all(len(set(order)) == len(order) for order in orders)
+    if len(data) > 3:
+        assert orders[0] != orders[1] != orders[2]
+    assert loader.report().observed > 0
+    errors = true_errors(case, theirs[1], given, orders) if case.learns else []
+    return loader, errors
+
+
+def true_errors(case, model, given, orders):
+    """Order errors of the epochs, relative to shuffles, by each example's true gradient at the end."""
+    rows = []
+    for i in range(len(given.dataset)):
+        model.zero_grad()
+        batch = given.collate_fn([given.dataset[i], given.dataset[i]])  # twice: some models want two
+        case.loss(model, (batch["x"], batch["y"]) if isinstance(batch, dict) else batch).backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        rows.append(torch.cat([g.flatten().double() for g in grads]).numpy())
+    return [error_vs_shuffle(np.stack(rows), np.array(order), every=BATCH, shuffles=9) for order in orders]
+
+
+WORKING = {
+    "plain": Case(),
+    "exact": Case(signals="exact"),
+    "micro-batches": Case(signals="batch", learns=False),
+    "autocast": Case(loop=autocast),
+    "autocast, exact": Case(loop=autocast, signals="exact"),
+    "accumulation and clipping": Case(loop=accumulated_and_clipped),
+    "AdamW, foreach": Case(optimizer=lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, foreach=True)),
+    "AdamW, fused": Case(optimizer=lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, fused=True)),
+    "LBFGS": Case(loop=closure, optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=1e-3, max_iter=3)),
+    "averaged weights": Case(loop=averaged),
+    "frozen layers": Case(model=frozen, optimizer=lambda m: torch.optim.SGD(m[2].parameters(), lr=0.01)),
+    "tied": Case(model=tied, data=tokens),
+    "tied, exact": Case(model=tied, data=tokens, signals="exact"),
+    "checkpointing": Case(model=lambda: checkpointed(False)),
+    "checkpointing, reentrant": Case(model=lambda: checkpointed(True)),
+    "checkpointing, exact": Case(model=lambda: checkpointed(False), signals="exact"),
+    "several heads": Case(model=two_heads),
+    "several heads, exact": Case(model=two_heads, signals="exact"),
+    "distillation": Case(loop=distilled),
+    "GAN": Case(loop=adversarial),
+    "GAN, micro-batches": Case(loop=adversarial, signals="batch", learns=False),
+    "mixup": Case(loop=mixed_up),
+    "batches by name": Case(loop=by_name, options={"collate_fn": named}),
+    "one batch ahead": Case(loop=one_ahead),
+    "evaluation in between": Case(loop=evaluated),
+    "only the forward pass ignored": Case(loop=forward_ignored),
+    "only the forward pass ignored, exact": Case(loop=forward_ignored, signals="exact"),
+    "only the forward pass ignored, micro-batches": Case(loop=forward_ignored, signals="batch", learns=False),
+    "views in one call": Case(loop=joined_views),
+    "views in two calls": Case(loop=two_views),
+    "views in two calls, exact": Case(loop=two_views, signals="exact"),
+    "packed sequences": Case(model=packed, learns=False),
+    "attention": Case(model=attention),
+    "attention, exact": Case(model=attention, signals="exact"),
+    "GRU": Case(model=lambda: recurrent(nn.GRU, False)),
+    "GRU, exact": Case(model=lambda: recurrent(nn.GRU, False), signals="exact"),
+    "LSTM's last state": Case(model=lambda: recurrent(nn.LSTM, True)),
+    "LSTM's last state, exact": Case(model=lambda: recurrent(nn.LSTM, True), signals="exact"),
+    "Conv1d": Case(
+        model=lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
+        data=lambda: images(6),
+    ),
+    "Conv3d": Case(
+        model=lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)),
+        data=lambda: images(3, 3, 3),
+    ),
+    "Conv3d, exact": Case(
+        model=lambda: nn.Sequential(nn.Conv3d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)),
+        data=lambda: images(3, 3, 3),
+        signals="exact",
+    ),
+    "ConvTranspose": Case(
+        model=lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 2), nn.PReLU(), nn.Flatten(), nn.Linear(48, 3)),
+        data=lambda: images(3, 3),
+    ),
+    "ConvTranspose, exact": Case(
+        model=lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 2), nn.PReLU(), nn.Flatten(), nn.Linear(48, 3)),
+        data=lambda: images(3, 3),
+        signals="exact",
+    ),
+    "batch norm and dropout": Case(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
+        learns=False,
+    ),
+    "batch norm and dropout, exact": Case(
+        model=lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)),
+        signals="exact",
+        learns=False,
+    ),
+    "weight_norm": Case(model=lambda: spectral(nn.utils.parametrizations.weight_norm)),
+    "weight_norm, exact": Case(model=lambda: spectral(nn.utils.parametrizations.weight_norm), signals="exact"),
+    "spectral_norm": Case(model=lambda: spectral(nn.utils.parametrizations.spectral_norm)),
+    "spectral_norm, exact": Case(
+        model=lambda: spectral(nn.utils.parametrizations.spectral_norm), signals="exact"
+    ),
+    "spectral_norm of old, exact": Case(model=lambda: spectral(nn.utils.spectral_norm), signals="exact"),
+    "a buffer that counts, exact": Case(model=counting, signals="exact"),
+    "GPT-2's layers": Case(model=gpt2, data=tokens),
+    "GPT-2's layers, exact": Case(model=gpt2, data=tokens, signals="exact"),
+    "LoRA": Case(model=lora, optimizer=lambda m: torch.optim.SGD([*m.a.parameters(), *m.b.parameters()], lr=0.01)),
+    "EmbeddingBag, exact": Case(model=bag, data=tokens, signals="exact"),
+    "float64": Case(model=lambda: mlp(torch.float64), data=lambda: vectors(dtype=torch.float64)),
+    "bfloat16": Case(model=lambda: mlp(torch.bfloat16), data=lambda: vectors(dtype=torch.bfloat16), learns=False),
+    "fewer examples than a batch": Case(data=lambda: vectors(5), learns=False),
+    "one example": Case(data=lambda: vectors(1), learns=False),
+    "drop_last": Case(data=lambda: vectors(61), options={"drop_last": True}, learns=False, whole=False),
+    "workers": Case(options={"num_workers": 2}),
+    "Subset": Case(data=lambda: Subset(vectors(), list(range(0, N, 2)))),
+    "ConcatDataset": Case(data=lambda: ConcatDataset([Subset(vectors(), range(20)), Subset(vectors(), range(20, N))])),
+    "GraB": Case(policy=GraB()),
+    "PairGraB on micro-batches": Case(policy=PairGraB(), signals="batch", learns=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_a_loop_that_works_is_never_altered_and_never_warned_of(name):
+    case = WORKING[name]
+    loader, errors = check(case, count=4 if case.policy is None and case.signals != "exact" else 6)
+    report = loader.report()
+    assert report.not_finite == 0
+    if case.learns:
+        assert np.mean(errors[2:]) < 0.8, errors
