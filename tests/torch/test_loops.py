@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -233,7 +233,9 @@ def two_views(run):
     for batches in run.epochs:
         for x, y in batches:
             run.optimizer.zero_grad()
-            loss = sum(functional.cross_entropy(run.model(view), y) for view in (x, x + 0.1 * torch.randn_like(x)))
+            loss = sum(
+                functional.cross_entropy(run.model(view), y) for view in (x, x + 0.1 * torch.randn_like(x))
+            )
             loss.backward()
             run.optimizer.step()
 
@@ -338,7 +340,10 @@ class Conv1D(nn.Module):
     def __init__(self, outputs, inputs):
         super().__init__()
         self.nf, self.nx = outputs, inputs
-        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs) / 3), nn.Parameter(torch.zeros(outputs))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(inputs, outputs) / 3),
+            nn.Parameter(torch.zeros(outputs)),
+        )
 
     def forward(self, x):
         return torch.addmm(self.bias, x.reshape(-1, self.nx), self.weight).view(*x.shape[:-1], self.nf)
@@ -454,7 +459,10 @@ def check(case, count=4):
     assert torch.equal(ours[2], theirs[2]), "random numbers were drawn"
     assert vars(ours[1]).keys() == vars(theirs[1]).keys()
     every = {tensor_of(given.collate_fn([data[i]])).double().numpy().tobytes(): i for i in range(len(data))}
-    orders = [[every[row.double().numpy().tobytes()] for b in some for row in tensor_of(b).split(1)] for some in visits]
+    orders = [
+        [every[row.double().numpy().tobytes()] for b in some for row in tensor_of(b).split(1)]
+        for some in visits
+    ]
     if case.whole:
         assert all(sorted(order) == list(range(len(data))) for order in orders)
     else:
@@ -581,3 +589,424 @@ def test_a_loop_that_works_is_never_altered_and_never_warned_of(name):
     assert report.not_finite == 0
     if case.learns:
         assert np.mean(errors[2:]) < 0.8, errors
+
+
+# ---- loops that go wrong, and what is said ----
+
+
+def over(model=None, data=None, n=N, **options):
+    model = mlp() if model is None else model
+    given = DataLoader(vectors(n) if data is None else data, BATCH, shuffle=True)
+    return ordered(given, model, **options), model
+
+
+def train(loader, model, loss=classify, epochs=1):
+    optimizer = sgd(model)
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss(model, batch).backward()
+            optimizer.step()
+
+
+def weight_penalty(model, batch):
+    return classify(model, batch) + 0.1 * sum(p.square().sum() for p in model.parameters())
+
+
+def absolute_penalty(model, batch):
+    return classify(model, batch) + 0.1 * sum(p.abs().sum() for p in model.parameters())
+
+
+def gradient_penalty(model, batch):
+    x = batch[0].requires_grad_()
+    out = model(x)
+    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    return functional.cross_entropy(out, batch[1]) + slope.square().mean()
+
+
+def contrasted(model, batch):
+    return functional.cross_entropy(model(batch[0]), torch.arange(len(batch[0])))
+
+
+def interleaved(model, batch):
+    x, y = batch
+    return functional.cross_entropy(model(x.repeat_interleave(2, 0)), y.repeat_interleave(2))
+
+
+def functional_gradients(model, batch):
+    def loss(p):
+        return functional.cross_entropy(torch.func.functional_call(model, p, (batch[0],)), batch[1])
+
+    gradients = torch.func.grad(loss)(dict(model.named_parameters()))
+    for name, p in model.named_parameters():
+        p.grad = gradients[name]
+    return torch.zeros((), requires_grad=True)
+
+
+def clip():
+    return Module(
+        lambda m, x: m.scale * m.a(x) @ m.b(x).T,
+        a=nn.Linear(6, 4),
+        b=nn.Linear(6, 4),
+        scale=nn.Parameter(torch.tensor(1.0)),
+    )
+
+
+def with_dropout():
+    return Module(lambda m, x: functional.dropout(x, 0.3) @ m.w, w=nn.Parameter(torch.randn(6, 3)))
+
+
+def lstm_cell():
+    def forward(m, x):
+        h = c = x.new_zeros(len(x), 5)
+        for t in range(3):
+            h, c = m.cell(x * t, (h, c))
+        return m.head(h)
+
+    return Module(forward, cell=nn.LSTMCell(6, 5), head=nn.Linear(5, 3))
+
+
+def sequence_first():
+    return Module(
+        lambda m, x: m.head(m.net(x.expand(5, *x.shape))[0][-1]), net=nn.LSTM(6, 5), head=nn.Linear(5, 3)
+    )
+
+
+REFUSED = {
+    "CLIP with its own scale": (clip, contrasted, "exact", r"model\.Module.*mixes the examples.*batch"),
+    "F.dropout in an own module": (with_dropout, classify, "exact", r"draws random numbers.*F\.dropout"),
+    "LSTMCell in a loop": (lstm_cell, classify, "exact", r"model\.cell gives several outputs.*nn\.LSTM"),
+    "the batch is not first": (sequence_first, classify, "exact", r"model\.net.*batch_first=True"),
+    "a penalty on weights": (mlp, weight_penalty, "exact", "penalty on the weights.*weight_decay"),
+    "a penalty on weights' sizes": (mlp, absolute_penalty, "exact", "penalty on the weights.*weight_decay"),
+    "a penalty on gradients": (mlp, gradient_penalty, "exact", "differentiated.*create_graph=True"),
+    "views that cannot be told apart": (mlp, interleaved, "auto", 'signals="batch"'),
+    "views in one call, exact": (mlp, joined_views, "exact", 'signals="batch"'),
+    "packed sequences, exact": (packed, classify, "exact", "packed sequence.*Pad"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_loop_that_cannot_be_observed_is_refused_with_its_true_cause(name):
+    make, loss, signals, words = REFUSED[name]
+    torch.manual_seed(0)
+    loader, model = over(make(), signals=signals)
+    with pytest.raises(ValueError, match=words):
+        if loss is joined_views:
+            joined_views(Run(Case(), model, [loader], loader))
+        else:
+            train(loader, model, loss)
+
+
+def complex_linear():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this is new
+        return nn.Sequential(nn.Linear(6, 3).to(torch.complex64))
+
+
+@pytest.mark.parametrize(
+    ("make", "signals", "words"),
+    [
+        (lambda: torch.jit.script(mlp()), "exact", r"scripted.*signals=\"batch\""),
+        (lambda: torch.jit.script(mlp()), "sketch", r"scripted.*signals=\"batch\""),
+        (lambda: nn.Sequential(nn.EmbeddingBag(9, 4, sparse=True), nn.Linear(4, 3)), "exact", "sparse=False"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "auto", "no shape yet.*run the model once"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "batch", "no shape yet.*run the model once"),
+        (complex_linear, "exact", 'complex.*signals="batch"'),
+    ],
+    ids=["script, exact", "script, sketch", "sparse bag", "lazy", "lazy, batch", "complex"],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature", "ignore:.torch.jit.script. is")
+def test_a_model_that_cannot_be_observed_is_refused_with_the_cure(make, signals, words):
+    with pytest.raises(ValueError, match=words):
+        over(make(), signals=signals)
+
+
+def size_of_output(model, batch):
+    return model(batch[0].to(torch.complex64)).abs().square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
+@pytest.mark.parametrize(
+    ("make", "loss"), [(lambda: torch.jit.script(mlp()), classify), (complex_linear, size_of_output)]
+)
+def test_models_without_layers_to_hook_are_ordered_by_micro_batches(make, loss):
+    for policy in (None, PairGraB()):
+        loader, model = over(make(), policy=policy)
+        train(loader, model, loss)
+        assert loader.report().signals.startswith("MicroBatch")
+        assert loader.report().observed == N // BATCH
+
+
+def mixed_in(run, first, together):
+    """A second loader's batches go through the same model."""
+    other = torch.randn(4 * N, 6, generator=generator(7)) * 3
+    at = 0
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            foreign = other[torch.arange(at, at + len(batch[0])) % len(other)]
+            at += len(batch[0])
+            losses = [
+                lambda batch=batch: run.loss(run.model, batch),
+                lambda x=foreign: run.model(x).square().mean(),
+            ]
+            made = [loss() for loss in (losses[::-1] if first else losses)] if together else losses
+            if together:
+                sum(made).backward()
+            else:
+                for loss in losses[::-1] if first else losses:
+                    loss().backward()
+            run.optimizer.step()
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("signals", ["sketch", "exact"])
+def test_a_second_loaders_batch_is_not_counted_and_is_warned_of_once(signals, first, together):
+    case = Case(signals=signals, loop=lambda run: mixed_in(run, first, together))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        _, errors = check(case, count=6)
+    assert ["not this batch's" in str(w.message) for w in said] == [True]
+    assert np.mean(errors[3:]) < 0.8
+
+
+def test_a_second_loaders_batch_among_micro_batches_is_told_apart_by_its_backward_or_warned_of():
+    orders = []
+    still = Case(optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.0))
+    for loop in (plain, lambda run: mixed_in(run, False, False)):
+        torch.manual_seed(0)
+        loader, model = over(signals="batch", policy=PairGraB())
+        with nullcontext() if loop is plain else pytest.warns(UserWarning, match="not this batch's"):
+            loop(Run(still, model, [loader, loader], loader))
+        orders.append(loader.order.tolist())
+    assert orders[0] == orders[1]
+    loader, model = over(signals="batch")
+    with pytest.warns(UserWarning, match="not this batch's"):
+        mixed_in(Run(Case(), model, [loader], loader), False, True)
+
+
+@pytest.mark.parametrize("signals", ["sketch", "batch"])
+def test_a_summed_loss_of_counted_and_ignored_passes(signals):
+    """A sketch keeps them apart; micro-batches cannot, and it is said."""
+    loader, model = over(signals=signals)
+    with nullcontext() if signals == "sketch" else pytest.warns(UserWarning, match="sees their sum only"):
+        for batch in loader:
+            with loader.ignore():
+                other = model(torch.randn(3, 6)).square().mean()
+            (classify(model, batch) + other).backward()
+    assert loader.report().observed == loader.report().units
+
+
+@pytest.mark.parametrize("signals", ["exact", "batch"])
+def test_gradients_of_torch_func_are_warned_of(signals):
+    loader, model = over(signals=signals)
+    with pytest.warns(UserWarning, match=r"torch\.func"):
+        for batch in loader:  # no optimizer: functional loops have their own
+            functional_gradients(model, batch)
+
+
+def test_gradients_of_torch_func_reach_a_sketch_as_those_of_backward_do():
+    rows = []
+    for loss in (classify, functional_gradients):
+        torch.manual_seed(0)
+        loader, model = over(signals="sketch")
+        for batch in loader:
+            loss(model, batch).backward()
+        rows.append(loader._observer.state.rows)
+    np.testing.assert_array_equal(*rows)
+
+
+@pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])
+def test_an_epoch_of_passes_without_a_gradient_is_warned_of(signals):
+    loader, model = over(signals=signals)
+    with pytest.warns(UserWarning, match=r"no gradient came back.*torch\.no_grad"):
+        for x, _ in loader:
+            model(x)
+
+
+@pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])
+def test_ignored_passes_show_nothing_to_anybody(signals):
+    loader, model = over(signals=signals, policy=PairGraB())
+    order = loader.order.copy()
+    optimizer = sgd(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an epoch without signals
+        for batch in loader:
+            with loader.ignore():
+                loss = classify(model, batch)
+            loss.backward()
+            optimizer.step()
+    assert loader.report().observed == 0
+    np.testing.assert_array_equal(loader.order, order)
+
+
+def test_a_grad_scaler_that_was_not_passed_is_warned_of():
+    for passed in (True, False):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        loader, model = over(scaler=scaler if passed else None)
+        optimizer = sgd(model)
+        expected = nullcontext() if passed else pytest.warns(UserWarning, match=r"scaler=scaler")
+        with expected as said:
+            for batch in loader:
+                optimizer.zero_grad()
+                scaler.scale(classify(model, batch)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        assert passed or len(said) == 1
+
+
+def test_a_grad_scaler_of_another_model_is_none_of_ours():
+    loader, model = over()
+    other = mlp()
+    scaler = torch.amp.GradScaler("cpu")
+    ours, optimizer = sgd(model), sgd(other)
+    for batch in loader:
+        classify(model, batch).backward()
+        ours.step()
+        scaler.scale(classify(other, batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_batches_that_are_all_drawn_before_training_are_warned_of():
+    loader, model = over()
+    optimizer = sgd(model)
+    with pytest.warns(UserWarning, match=r"list\(loader\)") as said:
+        for _ in range(2):
+            for batch in list(loader):
+                optimizer.zero_grad()
+                classify(model, batch).backward()
+                optimizer.step()
+    assert len(said) == 1
+
+
+def test_a_new_iterator_for_each_step_is_warned_of():
+    loader, model = over()
+    optimizer = sgd(model)
+    with pytest.warns(UserWarning, match=r"next\(iter\(loader\)\) opens a new epoch"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            classify(model, next(iter(loader))).backward()
+            optimizer.step()
+
+
+def test_one_look_at_the_first_batch_is_no_loop():
+    loader, model = over()
+    model(next(iter(loader))[0])
+    train(loader, model)
+    assert loader.report().observed == N
+
+
+class SkipBatches(torch.utils.data.Sampler):
+    """As in accelerate.data_loader."""
+
+    def __init__(self, batch_sampler, skip):
+        self.batch_sampler, self.skip = batch_sampler, skip
+
+    def __iter__(self):
+        for step, batch in enumerate(self.batch_sampler):
+            if step >= self.skip:
+                yield batch
+
+
+def test_a_loader_made_of_our_sampler_has_our_order_and_says_that_nothing_is_observed():
+    loader, model = over()
+    order = loader.order.tolist()
+    rest = DataLoader(loader.dataset, batch_sampler=SkipBatches(loader.batch_sampler, 3))
+    rows = vectors().tensors[0][order[3 * BATCH :]]
+    with pytest.warns(UserWarning, match="another DataLoader draws"):
+        seen = [(batch[0], classify(model, batch).backward())[0] for batch in rest]
+    assert torch.equal(torch.cat(seen), rows)
+    train(loader, model)
+    assert loader.report().observed == N
+
+
+class Growing(torch.utils.data.Dataset):
+    def __init__(self):
+        self.n = 64
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return torch.full((6,), float(i)), i % 3
+
+
+def test_a_data_set_that_grows_is_refused_with_both_lengths():
+    data = Growing()
+    loader, model = over(data=data)
+    train(loader, model)
+    data.n = 160
+    with pytest.raises(ValueError, match=r"64 examples.*160 now"):
+        train(loader, model)
+
+
+def test_a_state_of_an_epochs_last_batch_opens_the_next():
+    loader, model = over()
+    for batch in loader:
+        classify(model, batch).backward()
+        state = loader.state_dict()
+    other, _ = over(model)
+    other.load_state_dict(state)
+    assert len(list(other)) == N // BATCH
+    assert other.epoch == 2
+
+
+def test_an_epoch_that_was_left_is_in_the_report():
+    loader, model = over()
+    train(loader, model)
+    for step, batch in enumerate(loader):
+        classify(model, batch).backward()
+        if step == 5:
+            break
+    assert len(loader.report().order_error) == 2
+    train(loader, model)
+    assert len(loader.report().order_error) == 3
+
+
+def test_a_class_is_no_policy_and_a_loader_is_not_copied():
+    with pytest.raises(ValueError, match=r"GraB is a class.*GraB\(\)"):
+        over(policy=GraB)
+    loader, _ = over()
+    assert isinstance(loader, DataLoader)
+    with pytest.raises(TypeError, match="state_dict"):
+        copy.deepcopy(loader)
+
+
+RANKS = """
+import torch, torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+from wellorder.torch import ordered
+data, model = TensorDataset(torch.randn(32, 6)), torch.nn.Linear(6, 1)
+early = ordered(DataLoader(data, 4, shuffle=True), model)
+dist.init_process_group("gloo")
+for attempt in (lambda: ordered(DataLoader(data, 4, shuffle=True), model), lambda: next(iter(early))):
+    try:
+        attempt()
+    except ValueError as error:
+        assert "2 ranks" in str(error) and "same batches" in str(error), error
+    else:
+        raise SystemExit("not refused")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_are_refused_by_name(tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+    ]
+    done = subprocess.run(  # noqa: S603 - our own script
+        launch, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

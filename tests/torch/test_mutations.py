@@ -33,7 +33,10 @@ MUTATIONS = {
     "passes to be ignored are counted": (
         "torch/_hooks.py",
         [
-            ("        if self.records.ignoring:\n            if self.records.latest is not None", "        if False:\n            if self.records.latest is not None"),
+            (
+                "        if self.records.ignoring:\n            if self.records.latest is not None",
+                "        if False:\n            if self.records.latest is not None",
+            ),
             ("        if self.records.ignoring:\n            return\n        start", "        start"),
         ],
         f"{BATCHES}::test_ignore_inside_ignore_stays_silent",

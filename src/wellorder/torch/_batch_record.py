@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,11 @@ _DRAWN_BEFORE = (
     "the model is trained on a batch of an epoch that is over, so its gradient cannot be noted: the batches "
     "were all drawn before, as list(loader) does. Iterate over the loader itself, and train on each batch "
     "before the next is drawn"
+)
+_DRAWN_ELSEWHERE = (
+    "another DataLoader draws this loader's batches through its sampler (as accelerate.skip_first_batches "
+    "makes one): they come in the right order, but nothing is observed. Iterate over the OrderedLoader itself; "
+    "to resume in mid-epoch, save its state_dict() and load it"
 )
 _FOREIGN = (
     "the model was also run on an input that is not this batch's, though as long: that pass is not counted "
@@ -90,9 +95,10 @@ class BatchRecords:
         self.passes = self.transformed_passes = 0
         self.any_settled = False
         self.seconds = 0.0
-        self._in_doubt = self._skipped = self._warned = self._several = False
+        self._in_doubt = self._skipped = self.warned = self._several = False
         self._compared, self._foreign_numbers = 0, set[int]()
         self._unused: list[BatchRecord] = []
+        self.drawn_elsewhere: Callable[[], bool] = lambda: False
         self._in_backward: set[bool] = set()
 
     def open(
@@ -129,6 +135,8 @@ class BatchRecords:
             self.transformed_passes += 1
         elif record is None:
             self._look_among_unused(given)
+            if training and self.drawn_elsewhere():
+                self.warn_once(_DRAWN_ELSEWHERE)
         else:
             self.passes += training
             record.passes += 1
@@ -241,8 +249,8 @@ class BatchRecords:
 
     def warn_once(self, words: str) -> None:
         """Warn of the first thing that goes wrong; what follows is mostly its consequence."""
-        if not self._warned:
-            self._warned = True
+        if not self.warned:
+            self.warned = True
             warnings.warn(words, UserWarning, stacklevel=2)
 
     def watch(self, model: nn.Module, *, outputs: bool = False) -> list[Any]:
@@ -348,7 +356,10 @@ def views_of(given: Tensor, record: BatchRecord) -> int:
     blocks = given.detach().chunk(count)
     alike = all(
         any(
-            t.ndim and len(t) == record.size and t.numel() == block.numel() and _alike(block.reshape(t.shape), t)
+            t.ndim
+            and len(t) == record.size
+            and t.numel() == block.numel()
+            and _alike(block.reshape(t.shape), t)
             for t in record.given
         )
         for block in blocks

@@ -161,6 +161,7 @@ class OrderedLoader(DataLoader[Any]):
         self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
         self._schedule = schedule_of(observe, policy)
         self._records = BatchRecords()
+        self._records.drawn_elsewhere = lambda rest=self._rest: rest.asked_elsewhere
         self._source: Source | None = None
         if self.spec is not None and model is not None:
             strict = signals != "auto"
@@ -241,7 +242,7 @@ class OrderedLoader(DataLoader[Any]):
 
     def _plain_epoch(self, iteration: int) -> Iterator[Any]:
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
-        for _, batch in self._inner:
+        for _, batch in self._drawn():
             self._check_turn(iteration)
             self._step += 1
             yield batch
@@ -251,7 +252,7 @@ class OrderedLoader(DataLoader[Any]):
     def _observed_epoch(self, iteration: int) -> Iterator[Any]:
         grouped = self._batching.grouped
         # A parameter's gradient does not tell its batch: micro-batches are settled when the next is drawn.
-        for examples, batch in self._inner:
+        for examples, batch in self._drawn():
             self._check_turn(iteration)
             self._settle()
             self._step += 1
@@ -265,6 +266,14 @@ class OrderedLoader(DataLoader[Any]):
                 raise
         if iteration == self._iteration:
             self._advance()
+
+    def _drawn(self) -> Iterator[Any]:
+        """The epoch's batches with their examples' numbers."""
+        self._rest.asked_by_loader = True
+        try:
+            return iter(self._inner)
+        finally:
+            self._rest.asked_by_loader = False
 
     def _check_turn(self, iteration: int) -> None:
         if iteration != self._iteration:
@@ -326,7 +335,7 @@ class OrderedLoader(DataLoader[Any]):
             **observer.counts(),
             seconds_per_step=self._seconds() / max(observer.steps, 1),
             memory=observer.memory(),
-            order_error=(*observer.errors, *observer.running_error.so_far()),
+            order_error=(*observer.errors, *observer.error_so_far()),
             coverage={} if source is None else source.coverage(),
             rows=self._rows_in_words(),
             overhead=self._overhead(),
@@ -418,6 +427,8 @@ class OrderedLoader(DataLoader[Any]):
         before, self._heard = self._heard, self._observer.observed + self._observer.not_finite
         steps = 0 if self._optimizer_steps is None else self._optimizer_steps.count
         words = why_nothing_was_observed(self._records, steps) if self._heard == before else None
+        if self._left_at_once or self._records.warned:  # what comes of it was said, or will be
+            words = None
         self._records.passes = self._records.transformed_passes = 0
         if self._optimizer_steps is not None:
             self._optimizer_steps.count = 0

@@ -52,6 +52,16 @@ class Observer:
             self.errors.append(self.running_error.error())
         self.running_error = RunningOrderError()
 
+    def error_so_far(self) -> tuple[float, ...]:
+        """The order error of an epoch that is not over, if it has begun; rows that are pending count."""
+        batches = self._pending.look()
+        running = RunningOrderError()
+        running.sums, running.counts = list(self.running_error.sums), list(self.running_error.counts)
+        if batches is not None:
+            for total, count in zip(batches.totals(), batches.counts, strict=True):
+                running.add(total, count)
+        return (running.error(),) if running.sums else ()
+
     def counts(self) -> dict[str, int]:
         """Visits so far by what came of them, those among them whose rows are still pending."""
         finite, not_finite = self._pending.finite()
@@ -159,6 +169,15 @@ class PendingRows:
 
     def take(self) -> ManyBatches | None:
         """All that is pending, by steps, and begin anew; the rows are good until the next are added."""
+        batches = self.look()
+        self._batches, self._used = [], 0
+        # Memory of an accelerator is the training's to use.
+        if self._buffer is not None and self._buffer.device.type != "cpu":
+            self._buffer = None
+        return batches
+
+    def look(self) -> ManyBatches | None:
+        """All that is pending, by steps; nothing is taken."""
         if not self._batches or self._buffer is None:
             return None
         rows, steps = self._buffer[: self._used], [step for step, _ in self._batches]
@@ -166,9 +185,6 @@ class PendingRows:
         if steps != sorted(steps):  # a gradient that came late
             parts, right = rows.split([len(each) for each in units]), np.argsort(steps, kind="stable")
             units, rows = [units[i] for i in right], torch.cat([parts[i] for i in right])
-        self._batches, self._used = [], 0
-        if self._buffer.device.type != "cpu":  # memory of an accelerator is the training's to use
-            self._buffer = None
         return ManyBatches(np.concatenate(units), [len(each) for each in units], rows)
 
     def finite(self) -> tuple[int, int]:
@@ -206,10 +222,6 @@ class RunningOrderError:
         if np.isfinite(row).all():
             self.sums.append(np.array(row, np.float32))
             self.counts.append(count)
-
-    def so_far(self) -> tuple[float, ...]:
-        """The estimate of an epoch that is not over, if it has begun."""
-        return (self.error(),) if self.sums else ()
 
     def error(self) -> float:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""

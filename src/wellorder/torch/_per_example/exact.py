@@ -101,7 +101,9 @@ class ExactSource:
         with torch.no_grad():
             signals = self._merged(record.size, uses, total)
         if self._check is not None and record.alone and not (record.ignored or record.foreign):
-            left_out = {n for x in self.layers if x.name in self.hooks.left_out for n in self._names[x.name].values()}
+            left_out = {
+                n for x in self.layers if x.name in self.hooks.left_out for n in self._names[x.name].values()
+            }
             if self._check.holds(record, signals, self.slots, left_out):
                 self._check = None
         return signals
@@ -281,7 +283,9 @@ class FirstBatchCheck:
     def _add(self, name: str, gradient: Tensor) -> None:
         if self._records.latest is None or not self._records.backward_counts():
             return
-        self._twice = self._twice or torch.is_grad_enabled()  # only a backward that is derived again has it on
+        self._twice = (
+            self._twice or torch.is_grad_enabled()
+        )  # only a backward that is derived again has it on
         if self._record is not self._records.latest:
             self._record, self._seen = self._records.latest, {}
         if gradient.is_sparse:
@@ -319,7 +323,9 @@ class FirstBatchCheck:
                 f"reaches the weights past the layers. Take the penalty's backward in `with loader.ignore():`, "
                 f"{cure}"
             )
-        if any(float(functional.cosine_similarity(off, w, dim=0).abs()) > 0.99 for w in (weight, weight.sign())):
+        if any(
+            float(functional.cosine_similarity(off, w, dim=0).abs()) > 0.99 for w in (weight, weight.sign())
+        ):
             return (
                 f"{begin}: the loss has a penalty on the weights themselves, which is no example's. Use the "
                 "optimizer's weight_decay, take the penalty's backward in `with loader.ignore():`, "

@@ -124,7 +124,9 @@ def _rows(
             return tuple(o for o, g in zip(tensors_in(out), gradients, strict=True) if g is not None)
 
         pull = torch.func.vjp(run, params)[1]
-        gradient: dict[str, Tensor] = pull(tuple(g.unsqueeze(end) for g, end in zip(outputs, ends, strict=True)))[0]
+        gradient: dict[str, Tensor] = pull(
+            tuple(g.unsqueeze(end) for g, end in zip(outputs, ends, strict=True))
+        )[0]
         return gradient
 
     try:
