@@ -1006,7 +1006,7 @@ def test_two_ranks_are_refused_by_name(tmp_path):
         "2",
         str(script),
     ]
-    done = subprocess.run(  # noqa: S603 - our own script
+    done = subprocess.run(
         launch, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -96,7 +96,9 @@ class Coordinates:
                 index = index.to(values.device)
             # Taken now: the optimizer, clipping or the next backward change the gradient where it lies.
             values = values.flatten() if index is None else values.take(index)
-            values = (torch.view_as_real(values).flatten() if values.is_complex() else values).float()
+            values = torch.view_as_real(values).flatten() if values.is_complex() else values
+            # A copy: autograd makes this very memory the parameter's .grad, and adds the next backward to it.
+            values = values.to(torch.float32, copy=True)
             values = unscaled(values, self._scaler)
             record.heard = record.heard or self._reveals
             before = record.coordinates.get(place)
