@@ -240,6 +240,16 @@ def two_views(run):
             run.optimizer.step()
 
 
+def compiled(run):
+    torch.compiler.reset()
+    model = torch.compile(run.model, backend="aot_eager")
+    for batches in run.epochs:
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(model, batch).backward()
+            run.optimizer.step()
+
+
 # ---- models ----
 
 
@@ -519,6 +529,9 @@ WORKING = {
     "views in two calls": Case(loop=two_views),
     "views in two calls, exact": Case(loop=two_views, signals="exact"),
     "packed sequences": Case(model=packed, learns=False),
+    "compiled": Case(loop=compiled),
+    "compiled, exact": Case(loop=compiled, signals="exact"),
+    "compiled, micro-batches": Case(loop=compiled, signals="batch", learns=False),
     "attention": Case(model=attention),
     "attention, exact": Case(model=attention, signals="exact"),
     "GRU": Case(model=lambda: recurrent(nn.GRU, False)),
@@ -973,6 +986,55 @@ def test_a_class_is_no_policy_and_a_loader_is_not_copied():
     assert isinstance(loader, DataLoader)
     with pytest.raises(TypeError, match="state_dict"):
         copy.deepcopy(loader)
+
+
+@pytest.mark.parametrize("signals", ["sketch", "batch"])
+def test_a_compiled_graph_is_whole_in_all_epochs_and_made_twice_at_most(signals):
+    """Once with our operators in it, and once without; hooks that come and go would not be noticed."""
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    loader, model = over(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)), signals=signals)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    graphs, seen = [], []
+    for _ in range(9):
+        counters.clear()
+        before = loader.report().observed
+        for batch in loader:
+            classify(compiled, batch).backward()
+        graphs.append(counters["stats"]["unique_graphs"])
+        seen.append(loader.report().observed - before)
+    units = loader.report().units
+    assert seen == [units, units, units, 0, units, 0, 0, 0, units]
+    assert graphs == [1, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert "compiled" in loader.report().why or signals == "batch"
+    loader.remove()
+    assert not model._forward_pre_hooks
+    assert not model[0]._forward_hooks
+
+
+@pytest.mark.parametrize("policy", [None, PairGraB()])
+def test_a_graph_of_a_like_model_that_runs_without_the_hooks_is_refused_with_the_cure(policy):
+    torch.compiler.reset()
+    classify(torch.compile(mlp(), backend="aot_eager"), next(iter(DataLoader(vectors(), BATCH)))).backward()
+    loader, model = over(policy=policy)
+    compiled = torch.compile(model, backend="aot_eager")
+    with pytest.raises(ValueError, match=r"torch\.compiler\.reset\(\)"):
+        train(loader, compiled)
+    torch.compiler.reset()
+    loader, model = over(policy=policy)
+    train(loader, torch.compile(model, backend="aot_eager"))
+    assert loader.report().observed == N
+
+
+def test_a_compiled_module_that_is_run_again_splits_the_graph_and_the_report_says_so():
+    torch.compiler.reset()
+    loader, model = over(recurrent(nn.GRU, False), signals="exact")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own, on recurrent layers
+        train(loader, torch.compile(model, backend="aot_eager"))
+    assert loader.report().observed == N
+    assert "split" in loader.report().why
 
 
 RANKS = """

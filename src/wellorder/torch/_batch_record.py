@@ -57,6 +57,7 @@ class BatchRecord:
         self.used = self.heard = self.reached = self.closed = self.ignored = False
         self.passes, self.own_pass, self.views = 0, False, 1
         self.derived_again, self.several_outputs = False, ""
+        self.calls: dict[int, Any] = {}
         self.unlike: set[int] = set()
         self.foreign: set[int] = set()
         self.parts: list[Any] = []
@@ -220,6 +221,7 @@ class BatchRecords:
         if record is not None:
             record.alone = record.alone and self.open_records[-1:] == [record]
             record.closed = self.any_settled = True
+            record.calls = {}
             if record in self.open_records:
                 self.open_records.remove(record)
             self._skipped = not record.used

@@ -17,6 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from wellorder.torch import _compiled_hooks as compiled
 from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, tensors_in, views_of
 from wellorder.torch._per_example.layers import Layer
 
@@ -29,10 +30,11 @@ _TOO_LATE = (
     "`with loader.ignore():`"
 )
 _NO_LAYER_HEARD = (
-    "gradients came to the model's parameters, but no layer was heard: the model was compiled before, its "
-    "layers were replaced, or their weights are used outside of them. Call ordered(...) on the model that is "
-    "trained, after its layers are final and before torch.compile; call the layers themselves; or use "
-    'signals="batch"'
+    "gradients came to the model's parameters, but no layer was heard: this model, or one like it in this "
+    "process, was compiled before, and the compiler runs the old graph, without hooks; or its layers were "
+    "replaced, or their weights are used outside of them. Call torch.compiler.reset() before training; call "
+    "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call the "
+    'layers themselves; or use signals="batch"'
 )
 _NOTHING_OBSERVED = "an epoch was trained and no example of it was observed: {}. The order learns nothing; {}"
 _SCALED = (
@@ -137,7 +139,7 @@ class LayerHooks:
         self.records, self.scaler = records, scaler
         self.left_out: dict[str, str] = {}
         self.heard: set[str] = set()
-        self.compiled = False
+        self.compiled = self.split = False
         self._readers = {layer.name: reader for layer, reader in readers.items()}
         self._strict = strict
         self._looks_at_ids: dict[str, tuple[int, Any]] = {}
@@ -164,34 +166,47 @@ class LayerHooks:
 
     def forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A layer was called."""
-        record = self.records.now
-        if self.records.ignoring:
-            if self.records.latest is not None:
-                self.records.latest.ignored = True
+        if not torch.is_grad_enabled() or _vmapped():
             return
-        if record is None or self.records.replaying or not torch.is_grad_enabled() or _vmapped():
-            return
-        start = time.thread_time()
-        first = _first_of(args, kwargs)
-        if first is not None and isinstance(layer.module, nn.Embedding):
-            self._look_for_positions(layer, first, record)
-        if layer.name in self.left_out:
-            return
-        record.used = True
         outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
-        if any(out.requires_grad for out in outputs):
-            use = LayerUse(
-                record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs)
-            )
-            self._keep(use, args, kwargs, first, outputs[0])
-            record.uses.append(weakref.ref(use))
+        if not any(out.requires_grad for out in outputs):
+            if self.records.now is not None and not self.records.ignoring and not self.records.replaying:
+                self.records.now.used = True
+            return
+        use = self.begun(layer, args, kwargs, outputs)
+        if use is not None:
             # Not a backward hook of the module: a tensor hook on the output sees the gradient before the
             # layer's own backward, whatever is done to that output in place afterwards, and the graph, which
             # owns the hook, is all that keeps the use alive: no gradient, no memory.
             for place, out in enumerate(outputs):
                 if out.requires_grad:
-                    out.register_hook(partial(self._backward, use, place))
+                    out.register_hook(partial(self.take_gradient, use, place))
+
+    def begun(
+        self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]
+    ) -> LayerUse | None:
+        """Note a call whose output may get a gradient; None if it is no batch's."""
+        record = self.records.now
+        if self.records.ignoring:
+            if self.records.latest is not None:
+                self.records.latest.ignored = True
+            return None
+        if record is None or self.records.replaying:
+            return None
+        start = time.thread_time()
+        first = _first_of(args, kwargs)
+        if first is not None and isinstance(layer.module, nn.Embedding):
+            self._look_for_positions(layer, first, record)
+        if layer.name in self.left_out:
+            return None
+        record.used = True
+        use = LayerUse(
+            record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs)
+        )
+        self._keep(use, args, kwargs, first, outputs[0])
+        record.uses.append(weakref.ref(use))
         self.records.seconds += time.thread_time() - start
+        return use
 
     def _keep(
         self, use: LayerUse, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor | None, out: Tensor
@@ -215,7 +230,8 @@ class LayerHooks:
         place = given.untyped_storage().data_ptr()
         return any(b.untyped_storage().data_ptr() == place for b in self._model.buffers())
 
-    def _backward(self, use: LayerUse, place: int, gradient: Tensor) -> None:
+    def take_gradient(self, use: LayerUse, place: int, gradient: Tensor) -> None:
+        """The gradient of a layer's ``place``-th output came."""
         if self.records.ignoring:
             return
         start = time.thread_time()
@@ -253,8 +269,8 @@ class LayerHooks:
         """What a compiled model means for the hooks; nothing where it is not compiled."""
         if not self.compiled:
             return ""
-        count = len(self._layers)
-        return f"; compiled: its graph is split at {count} layers in observed epochs, and whole in others"
+        how = "split at modules that are run again" if self.split else "one with our operators in it"
+        return f"; compiled: in observed epochs the graph is {how}, in others the plain one"
 
     def pause(self) -> None:
         """Listen no more until `attach`: take the hooks off, or off switch those that a graph was made with.
@@ -341,31 +357,65 @@ def batch_axis(layer: Layer, place: int) -> int:
 
 
 class _LayerHook(WeakHook):
-    """After a layer ran."""
+    """After a layer ran.
+
+    The compiler follows `__call__`: it guards on the switch, so that there is one graph for observed epochs
+    and one for others. In the former, a layer's output goes through operators of ours that the compiler does
+    not look into, and the graph stays whole.
+    """
 
     def __init__(self, hooks: LayerHooks, layer: Layer, switch: Switch) -> None:
         super().__init__(hooks)
-        self._layer, self._switch = layer, switch
+        self._layer, self._switch, self._number = layer, switch, compiled.register(self)
+        self._plain = not layer.run_again
 
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        # The compiler follows these lines: it guards on the switch, and looks no further than `_apart`.
-        if self._switch.on:
-            if torch.compiler.is_compiling():
-                self._apart(args, kwargs, output)
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if not self._switch.on:
+            return None
+        if not torch.compiler.is_compiling():
+            if "torch._dynamo" in sys.modules:  # a frame that the compiler gave up may have called us
+                self._apart(args, kwargs, output, compiling=False)
             else:
-                self._listen(args, kwargs, output)
+                self.listen(args, kwargs, output)
+            return None
+        if self._plain and isinstance(output, Tensor):
+            first = _first_of(args, kwargs)
+            if first is None or not output.requires_grad:
+                return None
+            return compiled.heard(output, first, self._number)[0]
+        self._apart(args, kwargs, output, compiling=True)
+        return None
 
-    def _listen(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def listen(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Show the hooks' owner a call."""
         hooks = self.owner()
         if hooks is not None:
             hooks.forward(self._layer, args, kwargs, output)
 
-    @_not_compiled
-    def _apart(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _listen_apart(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, compiling: bool
+    ) -> None:
         hooks = self.owner()
         if hooks is not None:
-            hooks.compiled = True
+            hooks.compiled = hooks.split = hooks.compiled or compiling
             hooks.forward(self._layer, args, kwargs, output)
+
+    _apart = _not_compiled(_listen_apart)
+
+    def ran(self, given: Tensor, output: Tensor) -> LayerUse | None:
+        """A compiled graph called the layer; what it was given is the graph's to write over."""
+        hooks = self.owner()
+        if hooks is None or not self._switch.on:
+            return None
+        hooks.compiled = True
+        use = hooks.begun(self._layer, (given.clone(),), {}, [output])
+        return use
+
+    def returned(self, use: LayerUse, gradient: Tensor) -> None:
+        """The gradient of the output came."""
+        hooks = self.owner()
+        if hooks is not None:
+            hooks.take_gradient(use, 0, gradient.clone())
 
 
 class OptimizerSteps:

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -161,7 +162,7 @@ class OrderedLoader(DataLoader[Any]):
         self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
         self._schedule = schedule_of(observe, policy)
         self._records = BatchRecords()
-        self._records.drawn_elsewhere = lambda rest=self._rest: rest.asked_elsewhere
+        self._records.drawn_elsewhere = partial(getattr, self._rest, "asked_elsewhere")
         self._source: Source | None = None
         if self.spec is not None and model is not None:
             strict = signals != "auto"
