@@ -200,9 +200,7 @@ class LayerHooks:
         if layer.name in self.left_out:
             return None
         record.used = True
-        use = LayerUse(
-            record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs)
-        )
+        use = LayerUse(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
         self._keep(use, args, kwargs, first, outputs[0])
         record.uses.append(weakref.ref(use))
         self.records.seconds += time.thread_time() - start
