@@ -153,10 +153,10 @@ MUTATIONS = {
                 "        self.kept: Any = None\n",
                 "        self.kept: Any = None\n        self.first: Any = None\n",
             ),
-            ('__slots__ = ("__weakref__", ', '__slots__ = ("__weakref__", "first", '),
+            ('        "__weakref__", ', '        "__weakref__", "first", '),
             (
-                "            record.uses.append(",
-                "            use.first = first\n            record.uses.append(",
+                "        record.uses.append(",
+                "        use.first = first\n        record.uses.append(",
             ),
         ],
         f"{SKETCH}::test_inputs_are_not_held_for_the_gradient",

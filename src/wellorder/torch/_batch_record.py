@@ -26,8 +26,8 @@ _DRAWN_BEFORE = (
 )
 _DRAWN_ELSEWHERE = (
     "another DataLoader draws this loader's batches through its sampler (as accelerate.skip_first_batches "
-    "makes one): they come in the right order, but nothing is observed. Iterate over the OrderedLoader itself; "
-    "to resume in mid-epoch, save its state_dict() and load it"
+    "makes one): they come in the right order, but nothing is observed. Iterate over the OrderedLoader "
+    "itself; to resume in mid-epoch, save its state_dict() and load it"
 )
 _FOREIGN = (
     "the model was also run on an input that is not this batch's, though as long: that pass is not counted "

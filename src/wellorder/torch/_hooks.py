@@ -33,8 +33,8 @@ _NO_LAYER_HEARD = (
     "gradients came to the model's parameters, but no layer was heard: this model, or one like it in this "
     "process, was compiled before, and the compiler runs the old graph, without hooks; or its layers were "
     "replaced, or their weights are used outside of them. Call torch.compiler.reset() before training; call "
-    "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call the "
-    'layers themselves; or use signals="batch"'
+    "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call "
+    'the layers themselves; or use signals="batch"'
 )
 _NOTHING_OBSERVED = "an epoch was trained and no example of it was observed: {}. The order learns nothing; {}"
 _SCALED = (
@@ -113,7 +113,7 @@ class LayerReader(Protocol):
 
 
 class Switch:
-    """Whether hooks listen. A compiled graph watches it, where it would not notice that hooks came or went."""
+    """Whether hooks listen. A compiled graph watches it, and would not notice that hooks come or go."""
 
     __slots__ = ("on",)
 
@@ -406,7 +406,7 @@ class _LayerHook(WeakHook):
         if hooks is None or not self._switch.on:
             return None
         hooks.compiled = True
-        use = hooks.begun(self._layer, (given.clone(),), {}, [output])
+        use: LayerUse | None = hooks.begun(self._layer, (given.clone(),), {}, [output])
         return use
 
     def returned(self, use: LayerUse, gradient: Tensor) -> None:

@@ -445,9 +445,9 @@ class OrderedLoader(DataLoader[Any]):
         self._left_at_once = self._left_at_once + 1 if unused and self._step == 1 < len(self) else 0
         if self._left_at_once == 2:
             warnings.warn(
-                "next(iter(loader)) opens a new epoch each time, and leaves it before its batch is used: most "
-                "examples are never visited and nothing is observed. Iterate with `for`, or keep the iterator: "
-                "batches = iter(loader), then next(batches) in each step",
+                "next(iter(loader)) opens a new epoch each time, and leaves it before its batch is used: "
+                "most examples are never visited and nothing is observed. Iterate with `for`, or keep the "
+                "iterator: batches = iter(loader), then next(batches) in each step",
                 UserWarning,
                 stacklevel=3,
             )

@@ -54,9 +54,9 @@ def check_one_rank() -> None:
     ranks = distributed.get_world_size()
     if ranks > 1:
         raise ValueError(
-            f"torch.distributed has {ranks} ranks, and each would get the same batches: an ordered loader does "
-            "not shard its data over ranks yet. Use DistributedSampler with a plain DataLoader, or train in "
-            "one process"
+            f"torch.distributed has {ranks} ranks, and each would get the same batches: an ordered loader "
+            "does not shard its data over ranks yet. Use DistributedSampler with a plain DataLoader, or train "
+            "in one process"
         )
 
 

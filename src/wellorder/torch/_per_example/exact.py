@@ -44,7 +44,7 @@ class Exact:
 
 
 class Call:
-    """What went into a layer, its ``buffers`` then, and the gradients of what came out as far as they came."""
+    """What went into a layer, its ``buffers`` then, and the gradients that came to what came out."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], buffers: dict[str, Tensor]) -> None:
         self.args, self.kwargs, self.buffers = args, kwargs, buffers
@@ -113,7 +113,7 @@ class ExactSource:
         return Call(tuple(map(_detached, args)), {name: _detached(x) for name, x in kwargs.items()}, {})
 
     def take(self, use: LayerUse, _: int, gradient: Tensor) -> None:
-        """Make factors of a plain layer's input and output gradient; write rows out that will be asked for."""
+        """Make factors of a plain layer's input and gradient; write rows out that will be asked for."""
         if transformed():  # a functional transform's tensors do not outlive it
             return
         call: Call = use.kept
@@ -302,13 +302,16 @@ class FirstBatchCheck:
         ours = plain.combine(np.ones(len(signals)))
         if not seen or not all(bool(torch.isfinite(g).all()) for g in seen.values()):
             return False
-        for name, gradient in seen.items():
-            if name in left_out:
-                continue
+        wrong: dict[str, Tensor] = {}
+        for name in seen.keys() - left_out:
+            gradient = seen[name]
             off = gradient.flatten().to(ours) - ours[slots[name]]
             allowed = 0.05 * float(gradient.norm()) + 1e-6 * math.sqrt(gradient.numel())
             if not float(off.norm()) <= allowed:
-                raise ValueError(self._does_not_add_up(name, off, record))
+                wrong[name] = off
+        if wrong:  # the largest tells most about the cause
+            name = max(wrong, key=lambda name: (len(wrong[name]), name))
+            raise ValueError(self._does_not_add_up(name, wrong[name], record))
         self.remove()
         return True
 
@@ -319,13 +322,12 @@ class FirstBatchCheck:
         weight = self._parameters[name].detach().flatten().to(off)
         if self._twice or record.derived_again:
             return (
-                f"{begin}: a gradient was itself differentiated (a gradient penalty, create_graph=True), which "
-                f"reaches the weights past the layers. Take the penalty's backward in `with loader.ignore():`, "
-                f"{cure}"
+                f"{begin}: a gradient was itself differentiated (a gradient penalty, create_graph=True), "
+                "which reaches the weights past the layers. Take the penalty's backward in `with "
+                f"loader.ignore():`, {cure}"
             )
-        if any(
-            float(functional.cosine_similarity(off, w, dim=0).abs()) > 0.99 for w in (weight, weight.sign())
-        ):
+        along = [functional.cosine_similarity(off, w, dim=0) for w in (weight, weight.sign())]
+        if len(off) > 2 and float(torch.stack(along).abs().max()) > 0.99:
             return (
                 f"{begin}: the loss has a penalty on the weights themselves, which is no example's. Use the "
                 "optimizer's weight_decay, take the penalty's backward in `with loader.ignore():`, "
@@ -334,13 +336,14 @@ class FirstBatchCheck:
         if record.several_outputs:
             return (
                 f"{begin}: model.{record.several_outputs} gives several outputs, one of which seems to be "
-                f"computed from another (as the state of an LSTMCell), so that their gradients overlap. Use a "
+                "computed from another (as the state of an LSTMCell), so that their gradients overlap. Use a "
                 f"module that gives one output, as nn.LSTM does for a sequence, {cure}"
             )
         return (
-            f"{begin}, so the parameter is also used outside its module (such as F.linear(x, module.weight)), "
-            f"its input is shared by the batch, or examples of a batch are mixed in a module that is run again "
-            f"one by one. Call the module itself, expand shared inputs to one row per example, {cure}"
+            f"{begin}, so the parameter is also used outside its module (such as F.linear(x, "
+            "module.weight)), its input is shared by the batch, or examples of a batch are mixed in a module "
+            "that is run again one by one. Call the module itself, expand shared inputs to one row per "
+            f"example, {cure}"
         )
 
     def remove(self) -> None:

@@ -80,7 +80,7 @@ def has_rule(module: nn.Module) -> bool:
 
 
 def is_transposed_linear(module: nn.Module) -> bool:
-    """Whether it is the linear layer of GPT-2, ``transformers.pytorch_utils.Conv1D``: x W + b, W is (i, o)."""
+    """Whether it is GPT-2's linear layer, ``transformers.pytorch_utils.Conv1D``: x W + b, W is (i, o)."""
     if type(module).__name__ != "Conv1D" or isinstance(module, nn.Linear | _ConvNd):
         return False
     weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
