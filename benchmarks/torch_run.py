@@ -1,8 +1,8 @@
 """What a whole ordered run costs: 40 epochs of ``ordered(loader, model)`` against ``shuffle=True``, in turns.
 
 ``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40]``. Both train the same model in one
-process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends where the
-order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of the whole
+process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends where
+the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of the whole
 process, so that the background thread counts too; on a GPU the wall clock. Prints JSON lines.
 """
 
@@ -30,9 +30,8 @@ from wellorder.experiments._tasks.networks import Gather, Places
 from wellorder.torch import ordered
 
 IMAGE = (3, 32, 32)
-CASES: dict[
-    str, dict[str, tuple[Any, int, Any, int, str]]
-] = {  # model, batch, shape or length, steps, precision
+CASES: dict[str, dict[str, tuple[Any, int, Any, int, str]]] = {
+    # model, batch, shape or length, steps, precision
     "cpu": {
         "LeNet b16": (lenet, 16, IMAGE, 32, "float32"),
         "CNN b32": (cnn, 32, IMAGE, 8, "float32"),
