@@ -76,7 +76,7 @@ def say(**values: object) -> None:
 
 def data_of(options: argparse.Namespace, setting: Setting) -> LabelledData:
     """The data, scaled, on the device."""
-    data = getattr(files, setting.data)(options.data)
+    data = getattr(files, setting.data)(options.data, verify=not options.own_files)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
     kept = slice(None, options.examples)
     x, test = (
@@ -266,6 +266,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--orders", nargs="+", default=list(ORDERS), choices=list(ORDERS))
     parser.add_argument("--rows", help="write every epoch of every run to this file, as JSON lines")
+    parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     options = parser.parse_args()
     until = time.time() + 60 * options.minutes
     times = {}
