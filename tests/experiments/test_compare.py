@@ -8,7 +8,7 @@ import pytest
 import wellorder as wo
 from wellorder.experiments import Config, RunFolder, compare, problem_task, two_stage
 from wellorder.experiments._compare import Silent
-from wellorder.experiments._plan import resolve
+from wellorder.experiments._config import resolve
 from wellorder.experiments._publish import command_of, publish, summary
 from wellorder.problems import quadratics
 from wellorder.report._verdict import Kind
@@ -267,7 +267,7 @@ def test_the_report_names_a_command_that_makes_the_same_plan():
     plan = resolve("quadratics", config)
     command = command_of(plan)
     assert "--policy RR" in command
-    assert "'mine=PairGraB(rule=Deterministic())'" in command
+    assert "'mine=PairGraB(rule=Deterministic(), reorders=1)'" in command
     assert "--seed 1 --seed 4" in command
     assert "--cohort 3" in command
     assert "--baseline mine" in command
