@@ -22,10 +22,9 @@ import numpy as np
 import torch
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.federated import _data as files
+from wellorder._datasets import files
 from wellorder.torch import ordered
-from wellorder.torch._networks import RECIPES
-from wellorder.torch._training import Split, loader_of, one_epoch, optimizer_of, train
+from wellorder.torch._training import RECIPES, Split, loader_of, one_epoch, optimizer_of, train
 
 POLICIES = {
     "RR": RandomReshuffling(),

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._datasets.files import DATASETS, Dataset
+from wellorder._datasets.partitions import Partition, label_shards
 from wellorder.experiments._folder import RunFolder
 from wellorder.experiments._names import named_policies
 from wellorder.experiments._tuning import Search, two_stage
-from wellorder.federated._data import DATASETS, Dataset
-from wellorder.federated._partition import Partition, shards
 from wellorder.report._table import Metric, Table, curves, policies_of, table_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Done:
 
 
 def dataset_of(config: Config, folder: str | Path | None = None, *, download: bool = False) -> Dataset:
-    """The data set by name: one of `wellorder.federated._data`, or scikit-learn's small ``digits``."""
+    """The data set by name: one of `wellorder.federated.DATASETS`, or scikit-learn's small ``digits``."""
     if config.dataset == "digits":
         return _digits(16 if config.model == "cnn" else 8)
     if config.dataset not in DATASETS:
@@ -112,7 +112,7 @@ def run(
     policies = named_policies(config.policies)
     if config.seeds < 1:
         raise ValueError(f"seeds={config.seeds}: pass 1 or more")
-    partition = shards(dataset.train_labels, config.clients)
+    partition = label_shards(dataset.train_labels, config.clients)
     data, folder = federate(dataset, partition), RunFolder.start(out, resume=resume)
     _claim(folder, config)
     partition.save(out / "partition.npz")
@@ -199,10 +199,10 @@ def plot_partition(partition: Partition, labels: npt.ArrayLike, classes: int) ->
 
 
 def _settings(config: Config, gamma: float, seed: int, checkpoint: Path | None) -> Any:
-    from wellorder.federated import paper
+    from wellorder.federated import paper_config
 
     precision: Any = config.precision
-    return paper(
+    return paper_config(
         gamma, config.rounds, clients=config.clients, cohort=config.cohort, local_steps=config.local_steps,
         batch=config.batch, augment=config.augment, seed=seed, train_sample=config.train_sample,
         device=config.device, precision=precision, checkpoint=checkpoint,

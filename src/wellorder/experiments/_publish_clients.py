@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wellorder._datasets.files import Dataset
+from wellorder._datasets.partitions import Partition
 from wellorder._saving import write_text
 from wellorder.experiments import _fig2 as fig2
 from wellorder.experiments._folder import machine, versions
-from wellorder.federated._data import Dataset
-from wellorder.federated._partition import Partition
 from wellorder.report._page import Page, render
 from wellorder.report._pictures import costs, save_picture
 from wellorder.report._table import as_text, policies_of

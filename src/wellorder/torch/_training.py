@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder._order import Policy
 from wellorder.torch._loader import ordered
 
@@ -40,6 +42,15 @@ class Recipe:
     batch: int = 16
     momentum: float = 0.9
     weight_decay: float = 0.0
+
+
+RECIPES = {
+    "fashion-mnist": Recipe(partial(lenet, 1, 28), 1e-3),
+    "fashion-mnist-logistic": Recipe(logistic, 1e-2, momentum=0.0),
+    "cifar10": Recipe(lenet, 1e-3, weight_decay=1e-2),
+    "cifar10-cnn": Recipe(cnn, 2e-2, batch=32, momentum=0.0),
+}
+"""By task; "cifar10" is the setting of Lu et al. (2022)."""
 
 
 def train(

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wellorder._datasets import files
 from wellorder._order import Policy
 from wellorder.experiments._tasks.task import LOSS, ORDER_ERROR, TEST_ACCURACY
 from wellorder.experiments._training import Settings
-from wellorder.federated import _data as files
 from wellorder.report._table import Metric
-from wellorder.torch._networks import RECIPES
-from wellorder.torch._training import Recipe, Split, train
+from wellorder.torch._training import RECIPES, Recipe, Split, train
 
 
 @dataclass(frozen=True)
