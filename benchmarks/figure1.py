@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wellorder import Policy, sgd
-from wellorder.experiments import _fig1 as fig1
+from wellorder.experiments import _figure_1 as fig1
 from wellorder.federated import fedavg
 from wellorder.problems import quadratics
 from wellorder.report._pictures import save_picture
@@ -16,8 +16,8 @@ from wellorder.report._table import write_table
 
 
 def main() -> None:
-    config = fig1.Config()
-    fig1.run_seed(fig1.Config(epochs=2), 0)
+    config = fig1.QuadraticsFigure()
+    fig1.run_seed(fig1.QuadraticsFigure(epochs=2), 0)
     clock = time.perf_counter()
     table = fig1.whole(list(fig1.run(config)))
     trained = time.perf_counter() - clock

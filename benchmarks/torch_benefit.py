@@ -23,8 +23,15 @@ import torch
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce
 from wellorder._datasets import files
+from wellorder.experiments._tasks.networks import (
+    RECIPES,
+    LabelledData,
+    loader_of,
+    one_epoch,
+    optimizer_of,
+    train,
+)
 from wellorder.torch import ordered
-from wellorder.torch._training import RECIPES, Split, loader_of, one_epoch, optimizer_of, train
 
 POLICIES = {
     "RR": RandomReshuffling(),
@@ -43,14 +50,14 @@ def say(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 
-def split_from(options: argparse.Namespace) -> Split:
+def split_from(options: argparse.Namespace) -> LabelledData:
     """The task's data, scaled, on the device."""
     read = files.fashion_mnist if options.task.startswith("fashion") else files.cifar10
     data = read(options.data)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
     x, test = ((torch.tensor(i).float() / 255 - mean) / std for i in (data.train_images, data.test_images))
     labels = (torch.tensor(data.train_labels), torch.tensor(data.test_labels))
-    return Split(x, labels[0], test, labels[1]).to(options.device, options.examples)
+    return LabelledData(x, labels[0], test, labels[1]).to(options.device, options.examples)
 
 
 def job(options: argparse.Namespace, name: str, seed: int, step: float, epochs: int, results: Any) -> None:

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, ResNet, mlp
 
 from wellorder import Herding, PairGraB
+from wellorder.experiments._tasks.networks import Gather, Places
 from wellorder.torch import ordered
-from wellorder.torch._training import Gather, Places
 
 CASES: dict[str, tuple[Any, int, Any, torch.dtype]] = {
     "ResNet-18 b512 bf16": (lambda: ResNet((2, 2, 2, 2), nn.BatchNorm2d), 512, (3, 32, 32), torch.bfloat16),

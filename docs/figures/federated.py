@@ -7,7 +7,7 @@ CIFAR-10, 20,000 rounds, three seeds, an evaluation each 100 rounds.
 import csv
 from pathlib import Path
 
-from wellorder.experiments import _fig2 as fig2
+from wellorder.experiments import _figures_2_3 as fig2
 from wellorder.report._pictures import save_picture
 from wellorder.report._table import table_of
 

@@ -179,3 +179,34 @@ def test_help_tells_the_defaults(words, defaults, monkeypatch):
     told = " ".join(run(*words, "--help").stdout.replace("(", "").replace(")", "").split())
     for default in defaults:
         assert f"[default: {default}]" in told
+
+
+STRANGE = [r"$\frac{=RR", "$x$=SO", "[/]x=PairGraB", "_hidden=GraB", ":smile:=FlipFlop", "[bold]<b>%{y}=IG"]
+
+
+def test_any_text_may_be_a_label(tmp_path):
+    words = [word for text in STRANGE for word in ("--policy", text)]
+    task = ["compare", "--task", "quadratics", *words, "--epochs", 2, "--seeds", 2, "--jobs", 1]
+    result = run(*task, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    for text in STRANGE:
+        assert f"{text.split('=')[0]} " in result.stdout
+    for name in ("overview.png", "costs.png", "report.html"):
+        assert (tmp_path / "run" / name).stat().st_size > 1000
+
+
+def test_any_label_is_shown_on_a_terminal():
+    import io
+
+    from rich.live import Live
+
+    from wellorder._cli.display import LiveWatch, _console
+    from wellorder.report import Metric
+
+    watch, screen = LiveWatch(Metric("loss", "loss"), 3), io.StringIO()
+    with Live(watch, console=_console(file=screen, force_terminal=True, width=100), transient=True) as live:
+        for label in ("[/]x", ":smile:", "$x$"):
+            watch.stage(f"step size of {label}", 2)
+            watch.row(label, 0, {"epoch": 1, "loss": 0.5})
+            live.refresh()
+            assert f"step size of {label}" in screen.getvalue()

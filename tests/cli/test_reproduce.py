@@ -44,7 +44,11 @@ def test_a_second_run_that_is_refused_or_interrupted_leaves_every_byte_of_the_fi
         result = run(*SMALL, *words, "--out", tmp_path)
         assert result.exit_code == 2, result.output
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-    for place in ("experiments._fig1.run_seed", "experiments._fig1.plot", "_cli.reproduce.write_table"):
+    for place in (
+        "experiments._figure_1.run_seed",
+        "experiments._figure_1.plot",
+        "_cli.reproduce.write_table",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(f"wellorder.{place}", breaks)
             result = run(*SMALL, "--epochs", 6, "--out", tmp_path)

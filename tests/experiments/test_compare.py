@@ -8,7 +8,7 @@ import pytest
 import wellorder as wo
 from wellorder.experiments import Config, RunFolder, compare, problem_task, two_stage
 from wellorder.experiments._compare import Silent
-from wellorder.experiments._plan import resolve
+from wellorder.experiments._config import resolve
 from wellorder.experiments._publish import command_of, publish, summary
 from wellorder.problems import quadratics
 from wellorder.report._verdict import Kind

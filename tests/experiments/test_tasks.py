@@ -5,8 +5,7 @@ import pytest
 
 import wellorder as wo
 from wellorder.experiments._tasks import TASKS, problem_task, task_of
-from wellorder.experiments._tasks.mlp import Perceptron
-from wellorder.experiments._tasks.softmax import Softmax
+from wellorder.experiments._tasks.classifiers import Perceptron, Softmax
 from wellorder.experiments._training import Settings
 from wellorder.problems import loop_steps, quadratics
 

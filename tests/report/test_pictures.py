@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from wellorder.policies import entry_named
 from wellorder.report import Metric, picture, save_picture, table_of
 from wellorder.report._pictures import costs
-from wellorder.report._style import COLOURS, colours_of
+from wellorder.report._style import colours_of
 
 METRICS = (
     Metric("loss", "loss"),
@@ -44,6 +45,15 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path):
 
 def test_policies_keep_their_colours_and_strangers_get_free_ones():
     chosen = colours_of(["mine", "PairGraB", "RandomReshuffling", "yours"])
-    assert chosen["PairGraB"] == COLOURS[4]
+    assert chosen["PairGraB"] == entry_named("PairGraB").colour
     assert len(set(chosen.values())) == 4
     assert len(colours_of([f"p{i}" for i in range(25)])) == 25
+
+
+def test_labels_are_no_formulas_and_all_stand_in_the_legend():
+    strange = [r"$\frac{", "$x$", "_hidden", "[/]x"]
+    rows = [{"policy": p, "seed": 0, "epoch": e, "loss": 1.0 / (e + 1)} for p in strange for e in range(3)]
+    figure = picture(table_of(rows), [Metric("loss", "$loss$")], "50 $ of $x")
+    figure.draw_without_rendering()
+    told = [text.get_text().replace("\\$", "$").lstrip("\u2060") for text in figure.legends[0].get_texts()]
+    assert told == strange

@@ -7,10 +7,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wellorder import Herding, PairGraB
+from wellorder.experiments._tasks.networks import Gather, Places
 from wellorder.torch import _herding_cuda as herding_cuda
 from wellorder.torch import ordered
 from wellorder.torch._observing import Observer
-from wellorder.torch._training import Gather, Places
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from wellorder._cli.display import LiveWatch, complain, console, ratio, refusing, shown
 from wellorder.experiments._compare import Comparison, compare
+from wellorder.experiments._config import Config, resolve
 from wellorder.experiments._folder import RunFolder, cores, fresh_path
-from wellorder.experiments._plan import Config, resolve
+from wellorder.experiments._names import MOST_SEEDS
 from wellorder.experiments._pool import JobError
 from wellorder.experiments._tasks import TASKS
 from wellorder.report._table import curves, number
@@ -62,8 +63,8 @@ def command(
 
         if resume and out is None:
             raise ValueError("--resume needs --out: the folder of the run to finish")
-        if seeds is not None and (seed or seeds < 1):
-            raise ValueError(f"--seeds {seeds}: pass 1 or more, and not --seed as well")
+        if seeds is not None and (seed or not 1 <= seeds <= MOST_SEEDS):
+            raise ValueError(f"--seeds {seeds}: pass 1 to {MOST_SEEDS}, and not --seed as well")
         if tune and tune_each:
             raise ValueError("--tune and --tune-each: pass one of them")
         typed: dict[str, Any] = {
@@ -72,8 +73,8 @@ def command(
             "tune": "baseline" if tune else "each" if tune_each else None,
             "cohort": cohort, "local_steps": local_steps, "server_step": server_step,
         }  # fmt: skip
-        before = RunFolder(out).asked()["given"] if resume and out is not None else {}
-        if before and before.get("task") not in TASKS:
+        before = _asked(RunFolder(out)) if resume and out is not None else {}
+        if before and before["task"] not in TASKS:
             raise ValueError(
                 f"out={out}: its task {before.get('task')!r} is one of your own; resume it from Python: "
                 "compare(task, config, out=..., resume=True)"
@@ -96,6 +97,18 @@ def command(
         typer.echo(json.dumps({**summary(done), "report": str(report)}, indent=2, ensure_ascii=False))
     else:
         _tell(done, report)
+
+
+def _asked(folder: RunFolder) -> dict[str, Any]:
+    """The options that the folder's run was given, and its task's name."""
+    given: dict[str, Any] = folder.asked()["given"]
+    try:
+        if not isinstance(given.get("task"), str):
+            raise ValueError("names no task")
+        Config.from_given({name: value for name, value in given.items() if name != "task"})
+    except ValueError as error:
+        raise folder.damaged("config.json", str(error)) from None
+    return given
 
 
 def _run(work: Any) -> Comparison:
@@ -134,5 +147,5 @@ def _tell(done: Comparison, report: Path) -> None:
         screen.print(f"{label}: {search.note}.", soft_wrap=True)
     screen.print(headline(done.verdicts, plan.baseline), style="bold", soft_wrap=True)
     for verdict in done.verdicts:
-        screen.print(f"• {verdict.text}", soft_wrap=True, markup=False)
-    screen.print(f"\nReport: {report}", soft_wrap=True, markup=False)
+        screen.print(f"• {verdict.text}", soft_wrap=True)
+    screen.print(f"\nReport: {report}", soft_wrap=True)

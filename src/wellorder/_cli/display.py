@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import typer
@@ -12,9 +16,31 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from wellorder.experiments._pool import JobError, Row
+from wellorder.experiments._pool import EpochRow, JobError
 from wellorder.report._table import Metric, number
+
+IN_ASCII = {
+    "‖": "||", "∇": "grad ", "∞": "inf", "θ": "theta", "γ": "gamma", "ς": "sigma", "σ": "sigma", "φ": "phi",
+    "η": "eta", "δ": "delta", "ν": "nu", "\N{COMBINING MACRON}": "", "²": "^2", "₀": "0", "√": "sqrt ",
+    "≤": "<=", "≥": ">=", "·": "*", "×": "x", "−": "-", "–": "-", "•": "*", "…": "...", "’": "'",
+    "±": "+-", "Σ": "sum ",
+}  # fmt: skip
+
+
+def write_legibly() -> None:
+    """Let standard output and error say in ASCII what their encoding lacks, instead of failing."""
+
+    def spelled(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(IN_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("wellorder-legible", spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="wellorder-legible")
 
 
 class LiveWatch:
@@ -22,7 +48,7 @@ class LiveWatch:
 
     def __init__(self, metric: Metric, epochs: int) -> None:
         self.metric, self.epochs = metric, epochs
-        self.latest: dict[str, dict[int, Row]] = {}
+        self.latest: dict[str, dict[int, EpochRow]] = {}
         self.progress = bar()
         self.task = self.progress.add_task("starting", total=None)
 
@@ -31,7 +57,7 @@ class LiveWatch:
         self.progress.remove_task(self.task)
         self.task = self.progress.add_task(title, total=rows)
 
-    def row(self, label: str, seed: int, row: Row) -> None:
+    def row(self, label: str, seed: int, row: EpochRow) -> None:
         self.latest.setdefault(label, {})[seed] = row
         self.progress.advance(self.task)
 
@@ -48,7 +74,7 @@ class LiveWatch:
 
 def bar() -> Progress:
     """A progress bar for rows of work."""
-    words = TextColumn("[bold]{task.description}")
+    words = TextColumn("{task.description}", style="bold", markup=False)  # labels are anybody's text
     return Progress(
         words, BarColumn(bar_width=32), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn()
     )
@@ -57,7 +83,7 @@ def bar() -> Progress:
 @contextmanager
 def shown(what: LiveWatch | Progress, *, quiet: bool) -> Iterator[None]:
     """Show progress on standard error, if that is a terminal and nobody asked for quiet."""
-    console = Console(stderr=True)
+    console = _console(stderr=True)
     if quiet or not console.is_terminal:
         yield
         return
@@ -79,13 +105,14 @@ def refusing(
         complain(f"interrupted; {interrupted}")
         raise typer.Exit(130) from None
     except (JobError, OSError) as error:
-        complain(str(error))
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        complain(f"{error}; free some space; {interrupted}" if full else str(error))
         raise typer.Exit(1) from None
 
 
 def complain(message: str) -> None:
     """Say what is wrong, on standard error."""
-    Console(stderr=True, highlight=False).print(f"[bold red]Error:[/] {_plain(message)}", soft_wrap=True)
+    _console(stderr=True).print(Text.assemble(("Error:", "bold red"), f" {message}"), soft_wrap=True)
 
 
 def ratio(value: float) -> str:
@@ -95,8 +122,9 @@ def ratio(value: float) -> str:
 
 def console() -> Console:
     """Standard output, wide enough for tables where it is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    return _console(width=None if sys.stdout.isatty() else 110)
 
 
-def _plain(message: str) -> str:
-    return message.replace("[", "\\[")
+def _console(**options: Any) -> Console:
+    """A console that shows text as it stands: a label may hold brackets, and colons as in ``:x:``."""
+    return Console(highlight=False, markup=False, emoji=False, **options)

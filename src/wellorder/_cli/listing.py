@@ -7,9 +7,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from wellorder._cli.display import console
 from wellorder.policies import REGISTRY
 
 
@@ -30,4 +30,4 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="For scripts.")
     table = Table("policy", "short", "needs", "what it does")
     for row in rows:
         table.add_row(*row.values())
-    Console().print(table)
+    console().print(table)

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from wellorder._cli.display import bar, console, refusing, shown
-from wellorder._cli.reproduce_clients import command_for
-from wellorder._saving import TEMPORARY, write_text
-from wellorder.experiments._folder import cores, machine, versions
+from wellorder._saving import write_text
+from wellorder.experiments._folder import cores, machine, versions, whole_folder
 from wellorder.report._table import as_text, write_table
 
 app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
 
 
-app.command("fig2")(
-    command_for("fig2", "Figure 2: federated training of the paper's CNN (table, figures, report).")
-)
-app.command("fig3")(
-    command_for("fig3", "Figure 3: federated training of ResNet-10 (table, figures, report).")
-)
+Out = Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/fig2 or runs/fig3")]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="Folder of the data set's official files, or $WELLORDER_DATA.")
+]
+Named = Annotated[
+    str | None, typer.Option("--dataset", help="cifar10, cifar100, cinic10, mnist, fashion_mnist or digits.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train.", show_default="20000; quick: 200")]
+Seeds = Annotated[int | None, typer.Option(help="How many seeds.", show_default="5; quick: 2")]
+Policies = Annotated[
+    list[str] | None, typer.Option("--policy", help="A policy, as name or label=Name(...); repeatable.")
+]
+Tune = Annotated[bool, typer.Option("--tune", help="Search the step size in two stages on the first policy.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="The step size.", show_default="the paper's")]
+Clients = Annotated[int | None, typer.Option(help="Clients.", show_default="1000; quick: 50")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Precision = Annotated[
+    str | None, typer.Option(help="float64, float32, tf32 or bf16.", show_default="float32; on CUDA tf32")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A small form for two CPU cores and two minutes.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Finish the run in the folder.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set first if it is missing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the final values as JSON, and nothing else.")]
 
 
 @app.callback()
@@ -51,33 +65,32 @@ def figure1(
     ] = False,
 ) -> None:
     """Figure 1: quadratics, SGD and federated; distance to the optimum and order error (PNG, PDF, table)."""
-    from wellorder.experiments import _fig1 as fig1  # plotting libraries are slow to import
+    from wellorder.experiments import _figure_1 as fig1  # plotting libraries are slow to import
     from wellorder.report._pictures import save_picture
 
     clock = time.perf_counter()
-    config = fig1.Config(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
+    config = fig1.QuadraticsFigure(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
     with refusing("nothing was written; run the command again"):
         processes = (cores() if every else 1) if jobs is None else jobs
         if processes < 1:
             raise ValueError(f"--jobs {jobs}: pass 1 or more")
         config.check()
-        _check_writable(out)
         progress = bar()
         task = progress.add_task("Figure 1: seeds", total=seeds)
         parts = []
-        with shown(progress, quiet=as_json):
-            for part in fig1.run(config, jobs=processes):
-                parts.append(part)
-                progress.advance(task)
-        table = fig1.whole(parts)
-        found = {
-            "config": asdict(config),
-            "medians": fig1.medians(table),
-            "versions": versions(),
-            "machine": machine(),
-        }
-        figure = fig1.plot(table)
-        with _all_or_nothing(out) as beside:
+        with whole_folder(out) as beside:
+            with shown(progress, quiet=as_json):
+                for part in fig1.run(config, jobs=processes):
+                    parts.append(part)
+                    progress.advance(task)
+            table = fig1.whole(parts)
+            found = {
+                "config": asdict(config),
+                "medians": fig1.medians(table),
+                "versions": versions(),
+                "machine": machine(),
+            }
+            figure = fig1.plot(table)
             for suffix in (".png", ".pdf"):
                 save_picture(figure, beside / f"fig1{suffix}")
             for suffix in (".parquet", ".csv"):
@@ -92,25 +105,89 @@ def figure1(
     for policy, values in fig1.medians(table).items():
         shown_table.add_row(policy, f"{values['distance']:.2e}", f"{values['order_error']:.1f}")
     console().print(shown_table)
-    console().print(
-        f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True, markup=False
-    )
+    console().print(f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
 
 
-def _check_writable(out: Path) -> None:
+def federated_figure(name: str, about: str) -> Callable[..., None]:
+    """The command of one figure; both take the same options."""
+
+    def command(
+        out: Out = None, data: DataFolder = None, dataset: Named = None, rounds: Rounds = None,
+        seeds: Seeds = None, policy: Policies = None, tune: Tune = False, lr: Rate = None,
+        clients: Clients = None, device: Device = "cpu", precision: Precision = None, quick: Quick = False,
+        resume: Resume = False, download: Download = False, as_json: AsJson = False,
+    ) -> None:  # fmt: skip
+        given = {
+            "dataset": dataset, "rounds": rounds, "seeds": seeds, "policies": policy, "step_size": lr,
+            "clients": clients, "tune": tune, "device": device, "precision": precision,
+        }  # fmt: skip
+        changes = {key: value for key, value in given.items() if value is not None}
+        _train(name, changes, quick, RunFiles(out or Path("runs") / name, data, resume, download), as_json)
+
+    command.__doc__ = about
+    return command
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where a run is kept and where its data comes from."""
+
+    out: Path
+    data: Path | None
+    resume: bool
+    download: bool
+
+
+def _one_thread() -> None:
+    """Small products are faster on one core than shared among several."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise ValueError(
-            f"--out {out}: cannot be written ({error.strerror or error}); choose another"
-        ) from None
+        import torch
+    except ModuleNotFoundError:
+        return
+    torch.set_num_threads(1)
 
 
-@contextmanager
-def _all_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder whose files move to ``out`` once all of them are written."""
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out) as beside:
-        yield Path(beside)
-        for file in sorted(Path(beside).iterdir()):
-            file.replace(out / file.name)
+def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_json: bool) -> None:
+    from wellorder.experiments import _figures_2_3 as figures
+
+    clock = time.perf_counter()
+    if quick:
+        _one_thread()
+    with refusing():
+        try:
+            config = figures.figure(name, quick=quick, **changes)
+            found = figures.dataset_of(config, files.data, download=files.download)
+            progress = bar()
+            task = progress.add_task(f"{config.model} on {config.dataset}: epochs", total=config.epochs)
+
+            def tell(epochs: int, _: list[dict[str, float]]) -> None:
+                progress.update(task, completed=epochs)
+
+            with shown(progress, quiet=as_json):
+                done = figures.run(config, found, files.out, resume=files.resume, progress=tell)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
+        report = figures.publish(done, found)
+    ends = figures.finals(done.table)
+    if as_json:
+        typer.echo(as_text({"final": ends, "step_size": done.step_size, "report": str(report)}))
+        return
+    table = Table(
+        "policy", "test accuracy", "training loss", title="Mean of the last 5 evaluations, over seeds"
+    )
+    for label, values in ends.items():
+        table.add_row(
+            label,
+            f"{100 * values['test_accuracy']:.2f} ± {100 * values['test_accuracy_std']:.2f} %",
+            f"{values['train_loss']:.4f} ± {values['train_loss_std']:.4f}",
+        )
+    console().print(table)
+    console().print(f"Report: {report} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
+
+
+app.command("fig2")(
+    federated_figure("fig2", "Figure 2: federated training of the paper's CNN (table, figures, report).")
+)
+app.command("fig3")(
+    federated_figure("fig3", "Figure 3: federated training of ResNet-10 (table, figures, report).")
+)

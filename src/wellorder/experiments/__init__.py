@@ -1,20 +1,62 @@
-"""Experiments: compare orders on a task, reproduce the paper's figures."""
+"""Experiments: compare orders on a task of your own or of ours, keep the run as data, publish a report."""
 
-from wellorder.experiments._compare import Comparison, compare
-from wellorder.experiments._folder import RunFolder
-from wellorder.experiments._plan import Config
-from wellorder.experiments._tasks import ProblemTask, Task, problem_task, task_of
-from wellorder.experiments._tuning import Search, two_stage
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from wellorder._extras import needed_by
+
+with needed_by("wellorder.experiments", "experiments"):
+    from wellorder.experiments._compare import Comparison, Watch, compare
+    from wellorder.experiments._config import ComparisonPlan, Config
+    from wellorder.experiments._folder import RunFolder
+    from wellorder.experiments._pool import JobError
+    from wellorder.experiments._tasks import ProblemTask, Task, problem_task, task_of
+    from wellorder.experiments._training import Settings
+    from wellorder.experiments._tuning import Search, two_stage
+
+if TYPE_CHECKING:
+    from wellorder.experiments._publish import publish, summary
+    from wellorder.experiments._tasks.networks import LabelledData, NetworkTask, Recipe
 
 __all__ = [
     "Comparison",
+    "ComparisonPlan",
     "Config",
+    "JobError",
+    "LabelledData",
+    "NetworkTask",
     "ProblemTask",
+    "Recipe",
     "RunFolder",
     "Search",
+    "Settings",
     "Task",
+    "Watch",
     "compare",
     "problem_task",
+    "publish",
+    "summary",
     "task_of",
     "two_stage",
 ]
+
+_LAZY = {
+    "NetworkTask": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
+    "Recipe": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
+    "LabelledData": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
+    "publish": ("wellorder.experiments._publish", ("experiments",)),
+    "summary": ("wellorder.experiments._publish", ("experiments",)),
+}
+"""Loaded at first use: worker processes need neither torch nor plotting libraries unless the task does."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, extras = _LAZY[name]
+    with needed_by(f"wellorder.experiments.{name}", *extras):
+        return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import RunFolder
-from wellorder.experiments._plan import Config, Plan, resolve
-from wellorder.experiments._pool import Job, Row, work_off
+from wellorder.experiments._pool import EpochRow, Job, work_off
 from wellorder.experiments._tasks import Task
 from wellorder.experiments._tuning import Search, two_stage
 from wellorder.report._table import Table, joined, table_of
 from wellorder.report._verdict import Verdict, final_values, verdicts
 
-Ended = Callable[[int, list[Row]], None]
+Ended = Callable[[int, list[EpochRow]], None]
 """Told of a job's number and all its rows when it has ended."""
 
 
@@ -36,7 +36,7 @@ class Watch(Protocol):
         """Announce a stage that will make so many rows."""
         ...
 
-    def row(self, label: str, seed: int, row: Row) -> None:
+    def row(self, label: str, seed: int, row: EpochRow) -> None:
         """Show a row that was just made."""
         ...
 
@@ -47,7 +47,7 @@ class Silent:
     def stage(self, title: str, rows: int) -> None:
         pass
 
-    def row(self, label: str, seed: int, row: Row) -> None:
+    def row(self, label: str, seed: int, row: EpochRow) -> None:
         pass
 
 
@@ -55,7 +55,7 @@ class Silent:
 class Comparison:
     """The answer: the whole table, the verdicts (best first), and how step sizes were found."""
 
-    plan: Plan
+    plan: ComparisonPlan
     table: Table
     verdicts: list[Verdict]
     step_sizes: dict[str, float]
@@ -91,20 +91,26 @@ def compare(
     plan = resolve(task, wanted)
     if not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"jobs={jobs!r}: pass an int >= 1")
-    if out is not None and resume:
+    if out is None:
+        return _compared(plan, None, jobs, seen)
+    if resume:
         _check_same(RunFolder(Path(out)), plan)
-    folder = None if out is None else RunFolder.start(Path(out), resume=resume)
-    if folder is not None and not resume:
-        given = {"task": plan.task.name, **wanted.given()}
-        folder.write("config.json", {"given": given, "resolved": plan.described()})
-    searches = _searches(plan, folder, jobs, seen)
+    with RunFolder.claimed(Path(out), resume=resume) as folder:
+        if not resume:
+            given = {"task": plan.task.name, **wanted.given()}
+            folder.write("config.json", {"given": given, "resolved": plan.described()})
+        return _compared(plan, folder, jobs, seen)
+
+
+def _compared(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> Comparison:
+    searches = _searches(plan, folder, jobs, watch)
     step_sizes = _step_sizes(plan, searches)
-    cells = _cells(plan, step_sizes, folder, jobs, seen)
+    cells = _cells(plan, step_sizes, folder, jobs, watch)
     table = joined(cells) if folder is None else folder.seal(cells)
     return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
 
 
-def _check_same(folder: RunFolder, plan: Plan) -> None:
+def _check_same(folder: RunFolder, plan: ComparisonPlan) -> None:
     """Make sure that the folder holds the run that is to be finished."""
     wanted, old = plan.described(), folder.asked()["resolved"]
     different = [
@@ -116,7 +122,7 @@ def _check_same(folder: RunFolder, plan: Plan) -> None:
         )
 
 
-def _searches(plan: Plan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:
+def _searches(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:
     """Search the step sizes that the plan wants tuned; a folder remembers the searches that are finished."""
     wanted = {"": [], "baseline": [plan.baseline], "each": list(plan.policies)}[plan.tune]
     known = (folder.read("tuning.json") if folder is not None else None) or {}
@@ -127,18 +133,28 @@ def _searches(plan: Plan, folder: RunFolder | None, jobs: int, watch: Watch) -> 
             known[label] = search.as_data()
             if folder is not None:
                 folder.write("tuning.json", known)
-        found[label] = Search.from_data(known[label])
+        found[label] = remembered(folder, known[label])
     return found
 
 
-def _step_sizes(plan: Plan, searches: dict[str, Search]) -> dict[str, float]:
+def remembered(folder: RunFolder | None, data: Any) -> Search:
+    """A search as the folder remembers it."""
+    try:
+        return Search.from_data(data)
+    except ValueError as error:
+        raise error if folder is None else folder.damaged("tuning.json", str(error)) from None
+
+
+def _step_sizes(plan: ComparisonPlan, searches: dict[str, Search]) -> dict[str, float]:
     if not searches:
         return dict.fromkeys(plan.policies, plan.settings.step_size)
     shared = searches.get(plan.baseline)
     return {label: searches.get(label, shared).best for label in plan.policies}  # type: ignore[union-attr]
 
 
-def _tuner(plan: Plan, label: str, jobs: int, watch: Watch) -> Callable[[Sequence[float]], list[float]]:
+def _tuner(
+    plan: ComparisonPlan, label: str, jobs: int, watch: Watch
+) -> Callable[[Sequence[float]], list[float]]:
     """From step sizes to the median final value of the judged metric over up to three seeds; low is good."""
     seeds, metric = plan.seeds[:3], plan.metric
 
@@ -153,18 +169,21 @@ def _tuner(plan: Plan, label: str, jobs: int, watch: Watch) -> Callable[[Sequenc
 
 
 def _cells(
-    plan: Plan, step_sizes: dict[str, float], folder: RunFolder | None, jobs: int, watch: Watch
+    plan: ComparisonPlan, step_sizes: dict[str, float], folder: RunFolder | None, jobs: int, watch: Watch
 ) -> list[Table]:
     """All cells, the missing ones trained, seed after seed so that a broken run leaves whole seeds."""
     labels = list(plan.policies)
     cells: dict[tuple[int, int], Any] = {}
+    columns = [*(metric.column for metric in plan.task.metrics), "gradients", "seconds"]
     for seed in plan.seeds:
         for number in range(len(labels)):
-            cells[number, seed] = None if folder is None else folder.kept(number, seed)
+            cells[number, seed] = folder and folder.kept(
+                number, labels[number], seed, rows=plan.settings.epochs + 1, columns=columns
+            )
     missing = [cell for cell, table in cells.items() if table is None]
     batch = [_job(plan, labels[number], seed, step_sizes[labels[number]]) for number, seed in missing]
 
-    def keep(at: int, rows: list[Row]) -> None:
+    def keep(at: int, rows: list[EpochRow]) -> None:
         number, seed = missing[at]
         cells[number, seed] = table_of({"policy": labels[number], "seed": seed, **row} for row in rows)
         if folder is not None:
@@ -175,18 +194,18 @@ def _cells(
     return [cells[number, seed] for number in range(len(labels)) for seed in plan.seeds]
 
 
-def _job(plan: Plan, label: str, seed: int, step_size: float) -> Job:
+def _job(plan: ComparisonPlan, label: str, seed: int, step_size: float) -> Job:
     return Job(plan.task, label, plan.policies[label], seed, replace(plan.settings, step_size=step_size))
 
 
-def _rows(batch: list[Job], jobs: int, watch: Watch, ended: Ended | None = None) -> list[list[Row]]:
+def _rows(batch: list[Job], jobs: int, watch: Watch, ended: Ended | None = None) -> list[list[EpochRow]]:
     """Work off a batch; its rows by job, each job handed to ``ended`` as soon as it is."""
-    rows: list[list[Row]] = [[] for _ in batch]
-    for report in work_off(batch, jobs):
-        if report.row is None:
+    rows: list[list[EpochRow]] = [[] for _ in batch]
+    for event in work_off(batch, jobs):
+        if event.row is None:
             if ended is not None:
-                ended(report.job, rows[report.job])
+                ended(event.job, rows[event.job])
         else:
-            rows[report.job].append(report.row)
-            watch.row(batch[report.job].label, batch[report.job].seed, report.row)
+            rows[event.job].append(event.row)
+            watch.row(batch[event.job].label, batch[event.job].seed, event.row)
     return rows

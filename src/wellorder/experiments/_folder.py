@@ -11,18 +11,21 @@ r"""A run is a folder of data: what was asked, on what machine, and one table.
 ``timings.parquet``, ``timings.csv``
     The clock: cumulative training seconds by policy, seed and epoch.
 
-Every file is written beside, flushed and renamed. The folder knows nothing about what was trained: any flat
-table (see `wellorder.report._table`) can be kept in one.
+Every file is written beside, flushed and renamed, by one process at a time. The folder knows nothing about
+what was trained: any flat table (see `wellorder.report.table_of`) can be kept in one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -30,9 +33,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from wellorder._saving import TEMPORARY, write_text
-from wellorder.report._table import Table, joined, read_table, write_table
+try:
+    import fcntl
+except ImportError:  # no POSIX system: folders are not locked there
+    fcntl = None  # type: ignore[assignment]
 
+from wellorder._saving import TEMPORARY, write_text
+from wellorder.report._table import KEYS, Table, joined, read_table, write_table
+
+LOCK = ".lock"
+ANEW = "put it back, or start anew in another folder"
+LESS = "delete it: what it held is made again, and the rest is kept"
+CURES = {"config.json": ANEW}
+"""What to do about a damaged file, by name; others can be spared."""
 PACKAGES = ("wellorder", "numpy", "numba", "scipy", "scikit-learn", "pyarrow", "torch")
 
 
@@ -41,6 +54,27 @@ class RunFolder:
     """A run's folder on disk."""
 
     path: Path
+
+    @classmethod
+    @contextmanager
+    def claimed(cls, path: Path, *, resume: bool = False) -> Iterator[RunFolder]:
+        """`start` for the length of a ``with`` block, in which no other process can have the folder."""
+        if resume:
+            cls(path)._begun()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            handle = _locked(path / LOCK)
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            raise _unwritable(path, error) from None
+        if handle is None:
+            raise ValueError(
+                f"out={path}: a run is at work in this folder ({_owner(path / LOCK)}); wait for it to end, "
+                "or choose another folder"
+            )
+        try:
+            yield cls.start(path, resume=resume)
+        finally:
+            _unlock(path / LOCK, handle)
 
     @classmethod
     def start(cls, path: Path, *, resume: bool = False) -> RunFolder:
@@ -55,12 +89,13 @@ class RunFolder:
                 )
             (path / "cells").mkdir(parents=True, exist_ok=True)
             for leftover in [*path.glob(TEMPORARY + "*"), *(path / "cells").glob(TEMPORARY + "*")]:
-                leftover.unlink(missing_ok=True)
-            write_text(path / "about.json", json.dumps(folder._about(), indent=2, ensure_ascii=False))
+                if leftover.is_dir():
+                    shutil.rmtree(leftover)
+                else:
+                    leftover.unlink(missing_ok=True)
+            folder.write("about.json", folder._about())
         except OSError as error:
-            raise ValueError(
-                f"out={path}: cannot be written ({error.strerror or error}); choose another folder"
-            ) from None
+            raise _unwritable(path, error) from None
         return folder
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -70,22 +105,21 @@ class RunFolder:
             return None
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{file}: cannot be read ({error}); put it back, or start anew in another folder"
-            ) from None
+        except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets nested too deep
+            raise self.damaged(name, f"cannot be read ({error})") from None
         if not isinstance(found, dict):
-            raise ValueError(f"{file}: holds no options; put it back, or start anew in another folder")
+            raise self.damaged(name, "holds no table of names")
         return found
+
+    def damaged(self, name: str, what: str) -> ValueError:
+        """An error about one of the folder's files, with the cure."""
+        return ValueError(f"{self.path / name}: {what}; {CURES.get(name, LESS)}")
 
     def asked(self) -> dict[str, Any]:
         """What the folder's run was asked for (``given``) and what that meant (``resolved``)."""
         found = self._begun()
         if not all(isinstance(found.get(part), dict) for part in ("given", "resolved")):
-            raise ValueError(
-                f"{self.path / 'config.json'}: holds no options of a run; put it back, or start anew in "
-                "another folder"
-            )
+            raise self.damaged("config.json", "holds no options of a run")
         return found
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
@@ -96,10 +130,23 @@ class RunFolder:
         """Keep a finished cell: the table of the ``policy``-th policy and one seed."""
         write_table(table, self._cell(policy, seed))
 
-    def kept(self, policy: int, seed: int) -> Table | None:
-        """A finished cell's table, or None."""
+    def kept(self, policy: int, label: str, seed: int, *, rows: int, columns: Sequence[str]) -> Table | None:
+        """A finished cell's table, or None; refuses one that is not of ``label``, or not so large."""
         cell = self._cell(policy, seed)
-        return read_table(cell) if cell.exists() else None
+        if not cell.exists():
+            return None
+        name = f"cells/{cell.name}"
+        try:
+            found = read_table(cell, rows=rows)
+        except ValueError as error:
+            raise self.damaged(name, str(error)) from None
+        missing = [column for column in (*KEYS, *columns) if column not in found.column_names]
+        if missing:
+            raise self.damaged(name, f"lacks the columns {', '.join(missing)}")
+        for column, values in zip(KEYS, ([label] * rows, [seed] * rows, list(range(rows))), strict=True):
+            if found.column(column).to_pylist() != values:
+                raise self.damaged(name, f"is not of this run, for its column {column!r} differs")
+        return found
 
     def seal(self, cells: Sequence[Table]) -> Table:
         """Write the run's tables from all its cells, in their order; returns the whole, with the clock."""
@@ -113,7 +160,10 @@ class RunFolder:
 
     def table(self) -> Table:
         """The sealed run's whole table, with the clock."""
-        bare, clock = (read_table(self.path / f"{name}.parquet") for name in ("table", "timings"))
+        try:
+            bare, clock = (read_table(self.path / f"{name}.parquet") for name in ("table", "timings"))
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}; finish the run with resume=True") from None
         return (
             bare.append_column("seconds", clock.column("seconds"))
             if "seconds" in clock.column_names
@@ -122,8 +172,7 @@ class RunFolder:
 
     def mixed(self) -> str:
         """What changed between the starts of the run, in words; empty if nothing did."""
-        starts = (self.read("about.json") or {"started": []})["started"]
-        facts = [{**start["versions"], "cpu": start["machine"]["cpu"]} for start in starts]
+        facts = [{**start["versions"], "cpu": start["machine"].get("cpu")} for start in self._starts()]
         names = sorted({name for fact in facts for name in fact if fact[name] != facts[0].get(name)})
         changes = [
             f"{name} ({', '.join(dict.fromkeys(str(fact.get(name)) for fact in facts))})" for name in names
@@ -147,16 +196,148 @@ class RunFolder:
         cells = self.path / "cells"
         files = [file for file in self.path.iterdir() if file != cells]
         files += cells.iterdir() if cells.is_dir() else []
-        return all(file.name == "about.json" or file.name.startswith(TEMPORARY) for file in files)
+        return all(file.name in ("about.json", LOCK) or file.name.startswith(TEMPORARY) for file in files)
+
+    def _starts(self) -> list[dict[str, Any]]:
+        found = (self.read("about.json") or {"started": []}).get("started")
+        parts = ("versions", "machine")
+        if not isinstance(found, list) or not all(
+            isinstance(start, dict) and all(isinstance(start.get(part), dict) for part in parts)
+            for start in found
+        ):
+            raise self.damaged("about.json", "does not tell when and under what the run was started")
+        return found
 
     def _about(self) -> dict[str, Any]:
-        before = self.read("about.json") or {}
         now = {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
             "machine": machine(),
         }
-        return {"started": [*before.get("started", []), now]}
+        return {"started": [*self._starts(), now]}
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Fill the folder that is given: its files appear in ``out`` in one step at the end, or not at all.
+
+    The step exchanges two folders. Where that is impossible (``out`` holds other things too, or is a mount
+    point, or the system has no such call), the files are renamed one after the other.
+    What killed processes have left beside ``out`` is swept away.
+    """
+    out = Path(out).absolute()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        home = out.parent if os.access(out.parent, os.W_OK) else out
+        prefix = f"{TEMPORARY}{out.name}-"
+        inside = list(out.iterdir()) if out.exists() else []
+        for entry in [entry for entry in home.iterdir() if entry.name.startswith(prefix)] + inside:
+            if entry.name.startswith(TEMPORARY):
+                _sweep(entry)
+        beside, handle = _scratch(prefix, home)
+    except (OSError, ValueError) as error:
+        raise _unwritable(out, error) from None
+    try:
+        yield beside
+        (beside / LOCK).unlink(missing_ok=True)
+        _put(beside, out)
+        _flush(out.parent)
+    finally:
+        os.close(handle)
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _scratch(prefix: str, home: Path) -> tuple[Path, int]:
+    """A new folder, and the lock that tells others that its owner lives."""
+    while True:
+        beside = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
+        with suppress(FileNotFoundError):  # somebody has swept it away before it was locked
+            handle = _locked(beside / LOCK)
+            if handle is not None:
+                return beside, handle
+
+
+def _sweep(leftover: Path) -> None:
+    """Delete what a killed process has left; not what a living one is filling."""
+    if not leftover.is_dir():
+        leftover.unlink(missing_ok=True)
+        return
+    handle = _locked(leftover / LOCK)
+    if handle is not None:
+        shutil.rmtree(leftover, ignore_errors=True)
+        os.close(handle)
+
+
+def _put(beside: Path, out: Path) -> None:
+    mask = os.umask(0)
+    os.umask(mask)
+    beside.chmod(0o777 & ~mask)
+    names = sorted(file.name for file in beside.iterdir())
+    with suppress(OSError):
+        beside.rename(out)  # there was no such folder, or an empty one
+        return
+    if {file.name for file in out.iterdir()} <= set(names) and _exchange(beside, out):
+        return
+    for name in names:
+        (beside / name).replace(out / name)
+
+
+def _flush(folder: Path) -> None:
+    """Make the renames in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step, where the system can: Linux, by renameat2."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    here, exchange = -100, 2
+    return bool(call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+
+
+def _locked(file: Path) -> int | None:
+    """Lock a file and write into it who did; None if another process has it (one that is killed lets go)."""
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                os.ftruncate(handle, 0)
+                os.write(handle, f"process {os.getpid()} on {platform.node()}, since {now}".encode())
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # its owner has ended and taken the file away since it was opened
+
+
+def _unlock(file: Path, handle: int) -> None:
+    file.unlink(missing_ok=True)
+    os.close(handle)
+
+
+def _owner(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8") or "another process"
+    except (OSError, ValueError):
+        return "another process"
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> ValueError:
+    reason = getattr(error, "strerror", None) or error
+    return ValueError(f"out={path}: cannot be written ({reason}); choose another folder")
 
 
 def versions() -> dict[str, str]:

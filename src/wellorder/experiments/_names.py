@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wellorder
@@ -13,6 +13,8 @@ from wellorder.policies import REGISTRY, entry_named
 
 AP = "AP([[0, 1, 2], [2, 1, 0]])"
 RULES = ("Deterministic", "Walk")
+MOST_SEEDS = 10_000
+"""More seeds than this are a slip of the keyboard."""
 
 
 def policy_of(text: str) -> Policy[Any]:
@@ -25,10 +27,11 @@ def policy_of(text: str) -> Policy[Any]:
     ValueError: policy 'PairGrab2' is unknown; did you mean PairGraB? `wellorder list` shows all
     """
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        node = ast.parse(text.strip().replace("\0", "?"), mode="eval").body
         made = _make(node)
-    except SyntaxError:
-        raise ValueError(f"policy {text!r} cannot be read; write a name, or Name(parameter=value)") from None
+    except (SyntaxError, RecursionError, MemoryError):  # the parser's answers to deep nesting
+        shown = text if len(text) < 100 else f"{text[:60]} …"
+        raise ValueError(f"policy {shown!r} cannot be read; write a name, or Name(parameter=value)") from None
     except TypeError as error:
         cure = f"; write its orders, one for each epoch, as {AP}" if "'orders'" in str(error) else ""
         raise ValueError(f"policy {text!r}: {error}{cure}") from None
@@ -59,6 +62,21 @@ def named_policies(texts: Sequence[str]) -> dict[str, Policy[Any]]:
     return found
 
 
+def check_policies(named: Mapping[str, Policy[Any]], n: int) -> None:
+    """Refuse, by label, a policy that cannot order ``n`` units.
+
+    >>> check_policies(named_policies(["Greedy(max_units=5)"]), 10)
+    Traceback (most recent call last):
+    ValueError: policy Greedy(max_units=5): n=10: ...
+    """
+    for label, policy in named.items():
+        try:
+            policy.init(n)
+        except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"policy {label}: {reason}") from error
+
+
 def meant(word: str, known: Sequence[str]) -> str:
     """Say which of the known words ``word`` resembles, or list them.
 
@@ -75,7 +93,13 @@ def _make(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):
         return _known(node.id)()
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        named = {str(word.arg): _value(word.value) for word in node.keywords}
+        named: dict[str, Any] = {}
+        for word in node.keywords:
+            if word.arg is None:
+                raise SyntaxError
+            if word.arg in named:
+                raise ValueError(f"policy {ast.unparse(node)!r}: {word.arg} was given twice; leave one out")
+            named[word.arg] = _value(word.value)
         return _known(node.func.id)(*map(_value, node.args), **named)
     raise SyntaxError
 

@@ -19,7 +19,7 @@ from wellorder._order import Policy
 from wellorder.experiments._tasks.task import Task
 from wellorder.experiments._training import Settings
 
-Row = dict[str, float]
+EpochRow = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Report:
+class JobEvent:
     """What a job said: a row, or (``row`` is None) that it has ended."""
 
     job: int
-    row: Row | None
+    row: EpochRow | None
 
 
 class JobError(RuntimeError):
     """A job raised an exception; the message carries the worker's traceback."""
 
 
-def train(job: Job, warm: set[str]) -> Iterator[Row]:
+def train(job: Job, warm: set[str]) -> Iterator[EpochRow]:
     """Yield a job's rows, after warming up if the task can and the policy is new to this process."""
     warm_up = getattr(job.task, "warm_up", None)
     if warm_up is not None and repr(job.policy) not in warm:
@@ -54,14 +54,14 @@ def train(job: Job, warm: set[str]) -> Iterator[Row]:
     yield from job.task.train(job.policy, job.seed, job.settings)
 
 
-def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
+def work_off(jobs: Sequence[Job], processes: int) -> Iterator[JobEvent]:
     """Run all jobs on so many processes (1: in this one); reports of several jobs may interleave."""
     if processes <= 1 or len(jobs) <= 1:
         warm: set[str] = set()
         for number, job in enumerate(jobs):
             for row in _explained(job, warm):
-                yield Report(number, row)
-            yield Report(number, None)
+                yield JobEvent(number, row)
+            yield JobEvent(number, None)
         return
     _check_travel(jobs)
     workers: list[tuple[Connection, Any]] = []
@@ -77,14 +77,14 @@ def work_off(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
             process.join()
 
 
-def _explained(job: Job, warm: set[str]) -> Iterator[Row]:
+def _explained(job: Job, warm: set[str]) -> Iterator[EpochRow]:
     try:
         yield from train(job, warm)
     except Exception as error:
         raise JobError(f"{job.label}, seed {job.seed}: {error}") from error
 
 
-def _serve(jobs: Sequence[Job], workers: dict[Any, Any]) -> Iterator[Report]:
+def _serve(jobs: Sequence[Job], workers: dict[Any, Any]) -> Iterator[JobEvent]:
     waiting, idle = list(range(len(jobs)))[::-1], list(workers)
     busy: dict[Any, int] = {}
     while waiting or busy:
@@ -101,7 +101,7 @@ def _serve(jobs: Sequence[Job], workers: dict[Any, Any]) -> Iterator[Report]:
                 raise JobError(f"a worker process died while training {jobs[number].label}") from None
             if kind == "error":
                 raise JobError(value)
-            yield Report(number, value)
+            yield JobEvent(number, value)
             if value is None:
                 del busy[line]
                 idle.append(line)

@@ -12,9 +12,9 @@ import numpy as np
 from wellorder._order import describe
 from wellorder._saving import write_text
 from wellorder.experiments._compare import Comparison
+from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import machine, versions
 from wellorder.experiments._names import named_policies, policy_of
-from wellorder.experiments._plan import Config, Plan, resolve
 from wellorder.experiments._tasks import TASKS
 from wellorder.report._page import Page, render
 from wellorder.report._pictures import costs, picture, save_picture
@@ -89,12 +89,12 @@ def _notes(done: Comparison) -> list[str]:
     return [*found, mixed] if mixed else found
 
 
-def command_of(plan: Plan) -> str:
+def command_of(plan: ComparisonPlan) -> str:
     """The command that runs the plan again, as far as there is one."""
     settings, named = plan.settings, plan.described()["policies"]
     texts = [label if _names(label, rule) else f"{label}={rule}" for label, rule in named.items()]
     if plan.task.name not in TASKS or not _make(texts, named):
-        return "wellorder.experiments._compare(...) with the options of config.json"
+        return "wellorder.experiments.compare(task, config), with the options of config.json"
     words = ["wellorder", "compare", "--task", plan.task.name]
     words += [word for text in texts for word in ("--policy", text)]
     words += ["--epochs", str(settings.epochs)]
@@ -129,7 +129,7 @@ def _make(texts: list[str], named: dict[str, str]) -> bool:
         return False
 
 
-def _usual(plan: Plan) -> str:
+def _usual(plan: ComparisonPlan) -> str:
     return resolve(plan.task, Config(policies=plan.policies)).baseline
 
 

@@ -49,9 +49,16 @@ class Search:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Search:
-        """Undo `as_data`."""
-        tried = {float(value): np.inf if loss is None else float(loss) for value, loss in data["tried"]}
-        return cls(data["best"], tuple(data["coarse"]), tuple(data["fine"]), tried, data["edge"])
+        """Undo `as_data`; refuses what it cannot have made."""
+        try:
+            tried = {float(value): np.inf if loss is None else float(loss) for value, loss in data["tried"]}
+            coarse, fine = (tuple(float(value) for value in data[name]) for name in ("coarse", "fine"))
+            found = cls(float(data["best"]), coarse, fine, tried, str(data["edge"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"holds no search for a step size ({error!r})") from None
+        if found.best not in tried or min(tried) <= 0 or found.edge not in ("", "low", "high"):
+            raise ValueError(f"holds a search whose best step size {found.best} is none that it tried")
+        return found
 
 
 def fine_grid(best: float) -> tuple[float, float, float]:

@@ -20,7 +20,7 @@ class Problem(Protocol):
 
     Two more methods are used where a problem has them: ``steps(units, x, step_size)``, a fast twin of
     `loop_steps`, and ``curve(units, x, vectors)``, the Hessian–vector products ∇²f_u(x)·v that
-    `wellorder._measure.expansion` needs. An attribute ``start`` is the first point (zeros otherwise).
+    `wellorder.expansion` needs. An attribute ``start`` is the first point (zeros otherwise).
     """
 
     @property
@@ -49,7 +49,7 @@ def start_of(problem: Problem, start: npt.ArrayLike | None = None) -> Point:
 
 
 def gradient(problem: Problem, x: Point) -> Point:
-    """∇f(x), the mean over all units; O(n·d) time, and the memory of `wellorder._measure.at_once`."""
+    """∇f(x), the mean over all units; O(n·d) time, block by block."""
     total = np.zeros(problem.dim)
     width = at_once(problem.dim)
     for at in range(0, problem.n, width):

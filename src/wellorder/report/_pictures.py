@@ -37,6 +37,16 @@ def house_style() -> Iterator[None]:
         yield
 
 
+def literal(text: str) -> str:
+    r"""Text that matplotlib shows as it stands: no formula between ``$``, no label hidden by a leading ``_``.
+
+    >>> print(literal("a$b$"))
+    a\$b\$
+    """
+    shown = text.replace("$", r"\$")
+    return f"\N{WORD JOINER}{shown}" if shown.startswith("_") else shown
+
+
 def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -> None:
     """Each policy's median over seeds, in a band from the least to the largest seed."""
     colours, seen = colours_of(policies_of(table)), False
@@ -46,7 +56,7 @@ def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -
         low, middle, high = (np.where(np.isfinite(line), line, np.nan) for line in bounds)
         seen |= bool((low > 0).any())
         axes.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(along, middle, color=colour, label=policy)
+        axes.plot(along, middle, color=colour, label=literal(policy))
     if metric.log and seen:
         axes.set_yscale("log", nonpositive="mask")
     if metric.percent:
@@ -62,13 +72,13 @@ def picture(table: Table, metrics: Sequence[Metric], title: str = "") -> Figure:
         panels = figure.subplots(rows, min(2, len(metrics)), squeeze=False).ravel()
         for axes, metric in zip(panels, metrics, strict=False):
             draw_curves(axes, table, metric)
-            axes.set(title=metric.label, xlabel="epoch")
+            axes.set(title=literal(metric.label), xlabel="epoch")
         for axes in panels[len(metrics) :]:
             axes.set_axis_off()
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
         if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+            figure.suptitle(literal(title), x=0.01, ha="left", fontsize=11)
     return figure
 
 
@@ -82,11 +92,11 @@ def costs(table: Table, metric: Metric, title: str = "") -> Figure:
         for axes, name in zip(panels, known, strict=True):
             draw_curves(axes, table, metric, x=name)
             axes.set(xlabel=words[name])
-        panels[0].set_ylabel(metric.label)
+        panels[0].set_ylabel(literal(metric.label))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
         if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+            figure.suptitle(literal(title), x=0.01, ha="left", fontsize=11)
     return figure
 
 

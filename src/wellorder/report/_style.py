@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-COLOURS = (
-    "#64748b", "#d97706", "#0d9488", "#c026d3", "#3b82f6",
-    "#65a30d", "#dc2626", "#0891b2", "#92400e", "#7c3aed", "#f472b6", "#14532d", "#eab308", "#1e3a8a",
-)  # fmt: skip
-"""Told apart by most eyes, and readable on white and on near-black."""
+from wellorder.policies import REGISTRY
 
 KNOWN = {
-    "RandomReshuffling": 0, "RR": 0, "FL-RR": 0,
-    "ShuffleOnce": 1, "SO": 1, "FL-OP": 1,
-    "FlipFlop": 2,
-    "GraB": 3,
-    "PairGraB": 4, "FL-GraB": 4,
+    word: entry.colour
+    for entry in REGISTRY
+    for word in (entry.name, entry.short, entry.clients)
+    if word
 }  # fmt: skip
+KNOWN["FL-OP"] = KNOWN["FL-SO"]  # the paper's figures show one permutation by the one that is shuffled
+COLOURS = tuple(entry.colour for entry in REGISTRY)
 
 
 def colours_of(policies: Sequence[str]) -> dict[str, str]:
-    """A colour for each policy: its own if it has one, else the next that is free.
+    """A colour for each label: its policy's if it is a policy's name, else the next that is free.
 
-    >>> colours_of(["PairGraB", "mine"]) == {"PairGraB": COLOURS[4], "mine": COLOURS[0]}
+    >>> colours_of(["PairGraB", "mine"]) == {"PairGraB": KNOWN["PairGraB"], "mine": COLOURS[0]}
     True
     """
     taken = {KNOWN[name] for name in policies if name in KNOWN}
-    free = [at for at in range(len(COLOURS)) if at not in taken]
+    free = [colour for colour in COLOURS if colour not in taken]
     chosen: dict[str, str] = {}
     for name in policies:
-        at = KNOWN[name] if name in KNOWN else free.pop(0) if free else len(chosen)
-        chosen[name] = COLOURS[at % len(COLOURS)]
+        spare = COLOURS[len(chosen) % len(COLOURS)]
+        chosen[name] = KNOWN[name] if name in KNOWN else free.pop(0) if free else spare
     return chosen

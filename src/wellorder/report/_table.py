@@ -114,9 +114,19 @@ def write_table(table: Table, path: Path) -> None:
         raise ValueError(f"path={path}: tables are written as .parquet or .csv")
 
 
-def read_table(path: Path) -> Table:
-    """Read a Parquet table."""
-    return pa.parquet.read_table(path)
+def read_table(path: Path, *, rows: int | None = None) -> Table:
+    """Read a Parquet table of a run; with ``rows``, one of so many and no other, before it is loaded."""
+    try:
+        told = pa.parquet.read_metadata(path)
+        if rows is not None and told.num_rows != rows:
+            raise ValueError(f"has {told.num_rows} rows instead of {rows}")
+        found = pa.parquet.read_table(path)
+    except (OSError, pa.ArrowException, MemoryError) as error:
+        raise ValueError(f"{path.name} cannot be read as a table ({error})") from error
+    for name in found.column_names:
+        if found.schema.field(name).type != _type(name):
+            raise ValueError(f"{path.name} has a column {name!r} of {found.schema.field(name).type}")
+    return found
 
 
 def as_text(data: Any) -> str:

@@ -150,12 +150,6 @@ def _judge(table: Table, metric: Metric, policy: str, baseline: str, logs: bool)
     return replace(verdict, text=_text(metric, verdict))
 
 
-def summary_line(table: Table, metric: Metric, policy: str) -> tuple[float, float, float]:
-    """Median, least and largest final value of a policy over its seeds."""
-    ends = final_values(curves(table, policy, metric.column))
-    return float(np.median(ends)), float(ends.min()), float(ends.max())
-
-
 def _ahead(values: Floats) -> Floats:
     """Medians of each epoch and those after it, a tenth of all, as far as there are so many."""
     width = max(1, (values.shape[1] - 1) // 10)

@@ -8,6 +8,8 @@
   const faded = (hex, alpha) =>
     `rgba(${[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)).join(",")},${alpha})`;
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // Plotly reads HTML and %{...} in what it shows; a policy's name is neither.
+  const literal = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("%{", "%&#123;");
   const shown = (values, log) => values.map((v) => (v === null || (log && v <= 0) ? null : v));
 
   function traces(chart) {
@@ -30,7 +32,7 @@
         {
           ...common, type: "scatter", mode: "lines", x, y: line, line: { color: colour, width: 2.2 },
           customdata: low.map((v, at) => [v, high[at]]),
-          hovertemplate: `<b>${name}</b>  %{y:${number}}  (%{customdata[0]:${number}} – %{customdata[1]:${number}})<extra></extra>`,
+          hovertemplate: `<b>${literal(name)}</b>  %{y:${number}}  (%{customdata[0]:${number}} – %{customdata[1]:${number}})<extra></extra>`,
         },
       ];
     });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from wellorder._extras import needed_by
 from wellorder.experiments._names import meant
 from wellorder.experiments._tasks.task import ProblemTask, Task, problem_task
 
@@ -11,10 +12,10 @@ TASKS = {
     "quadratics": "wellorder.experiments._tasks.embedded:quadratics",
     "digits": "wellorder.experiments._tasks.embedded:digits",
     "digits-mlp": "wellorder.experiments._tasks.embedded:digits_mlp",
-    "fashion-mnist": "wellorder.experiments._tasks.pictures:fashion_mnist",
-    "fashion-mnist-logistic": "wellorder.experiments._tasks.pictures:fashion_mnist_logistic",
-    "cifar10": "wellorder.experiments._tasks.pictures:cifar10",
-    "cifar10-cnn": "wellorder.experiments._tasks.pictures:cifar10_cnn",
+    "fashion-mnist": "wellorder.experiments._tasks.networks:fashion_mnist",
+    "fashion-mnist-logistic": "wellorder.experiments._tasks.networks:fashion_mnist_logistic",
+    "cifar10": "wellorder.experiments._tasks.networks:cifar10",
+    "cifar10-cnn": "wellorder.experiments._tasks.networks:cifar10_cnn",
 }
 """Where each task is made: a module and a function without arguments. Modules are imported on demand."""
 
@@ -29,7 +30,11 @@ def task_of(name: str) -> Task:
     if name not in TASKS:
         raise ValueError(f"task {name!r} is unknown; {meant(name, list(TASKS))}")
     module, function = TASKS[name].split(":")
-    task: Task = getattr(import_module(module), function)()
+    try:
+        with needed_by(f"task {name!r}", "torch", "experiments"):
+            task: Task = getattr(import_module(module), function)()
+    except ModuleNotFoundError as error:
+        raise ValueError(str(error)) from error
     return task
 
 

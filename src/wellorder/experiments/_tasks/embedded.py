@@ -11,8 +11,7 @@ import numpy.typing as npt
 from sklearn.datasets import load_digits
 
 from wellorder._order import frozen, rng
-from wellorder.experiments._tasks.mlp import Perceptron
-from wellorder.experiments._tasks.softmax import Softmax, cross_entropy
+from wellorder.experiments._tasks.classifiers import Perceptron, Softmax, cross_entropy
 from wellorder.experiments._tasks.task import (
     DISTANCE,
     EXCESS,

@@ -30,14 +30,13 @@ LOOK = 256
 
 
 class Task(Protocol):
-    """The seam between `wellorder.experiments._compare` and whatever trains.
+    """The seam between `wellorder.experiments.compare` and whatever trains.
 
     A task is a picklable object (with ``--jobs`` it travels to worker processes). Its ``train`` yields one
     flat row of numbers at x_0, x_1, … x_Q: ``epoch``, then the columns named by ``metrics``, then the
     cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge. A task
     whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well;
     one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run.
-    Register a task for the command line by one line in ``wellorder.experiments._tasks.TASKS``.
     """
 
     @property

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from wellorder.experiments import _fig1 as fig1
+from wellorder.experiments import _figure_1 as fig1
 from wellorder.report._table import curves
 
 
 @pytest.fixture(scope="module")
 def table():
-    return fig1.whole(list(fig1.run(fig1.Config(seeds=6, epochs=40))))
+    return fig1.whole(list(fig1.run(fig1.QuadraticsFigure(seeds=6, epochs=40))))
 
 
 def test_grabs_are_far_below_reshuffling_and_shuffle_once_in_sgd_and_in_fl(table):
@@ -39,13 +39,13 @@ def test_the_medians_are_those_that_a_correct_implementation_shows(table):
 
 @pytest.mark.slow
 def test_more_processes_give_the_same_table(table):
-    small = fig1.Config(n=50, seeds=3, epochs=3)
+    small = fig1.QuadraticsFigure(n=50, seeds=3, epochs=3)
     one, two = (fig1.whole(list(fig1.run(small, jobs=jobs))) for jobs in (1, 2))
     assert one.equals(two)
 
 
 def test_all_means_every_policy():
-    config = fig1.Config(n=20, seeds=1, epochs=2, every_policy=True)
+    config = fig1.QuadraticsFigure(n=20, seeds=1, epochs=2, every_policy=True)
     table = fig1.whole(list(fig1.run(config)))
     names = set(table.column("policy").to_pylist())
     assert {
@@ -76,4 +76,4 @@ def test_the_figure_has_four_log_panels_with_a_band_and_a_line_for_each_policy(t
 
 def test_no_seeds_are_refused():
     with pytest.raises(ValueError, match="seeds=0"):
-        list(fig1.run(fig1.Config(seeds=0)))
+        list(fig1.run(fig1.QuadraticsFigure(seeds=0)))

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import wellorder as wo
+from wellorder._arguments import whole_number
 from wellorder._order import Order, Policy
 from wellorder._training import Run
+from wellorder.experiments._names import MOST_SEEDS, check_policies
 from wellorder.experiments._pool import Job, work_off
 from wellorder.experiments._training import Settings
 from wellorder.federated import fedavg
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 DISTANCE = Metric("distance", "‖x − x*‖")
 ORDER_ERROR = Metric("order_error", "order error φ̄")
 SETTINGS = ("SGD", "FL")
+MOST_VISITS = 500_000_000
+"""Every order of a run is kept: 2 GB."""
 
 
 @dataclass(frozen=True)
-class Config:
+class QuadraticsFigure:
     """The paper's set-up: N units, a step size shared by all, K local steps and S clients a round for FL."""
 
     n: int = 1000
@@ -41,15 +45,15 @@ class Config:
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is computed or written."""
-        if self.seeds < 1:
-            raise ValueError(f"seeds={self.seeds}: pass 1 or more")
-        quadratics(self.n)
+        whole_number("seeds", self.seeds, least=1, most=MOST_SEEDS)
+        whole_number("n", self.n, least=2)
         self.settings.check(self.n)
-        for label, policy in (policies(self)["SGD"] | policies(self)["FL"]).items():
-            try:
-                policy.init(self.n)
-            except ValueError as error:
-                raise ValueError(f"policy {label}: {error}") from None
+        if self.n * self.epochs > MOST_VISITS:
+            raise ValueError(
+                f"n={self.n}, epochs={self.epochs}: the orders of one run would be "
+                f"{4 * self.n * self.epochs / 2**30:.3g} GiB; pass n·epochs up to {MOST_VISITS:,}"
+            )
+        check_policies(policies(self)["SGD"] | policies(self)["FL"], self.n)
 
     @property
     def settings(self) -> Settings:
@@ -57,7 +61,7 @@ class Config:
         return Settings(self.step_size, self.epochs, self.cohort, self.local_steps)
 
 
-def policies(config: Config) -> dict[str, dict[str, Policy[Any]]]:
+def policies(config: QuadraticsFigure) -> dict[str, dict[str, Policy[Any]]]:
     """The policies of each setting, by the names of the figure."""
     one, pair = wo.ShuffleOnce(), wo.PairGraB()
     found: dict[str, dict[str, Policy[Any]]] = {
@@ -80,7 +84,7 @@ def _turned(n: int, epoch: int) -> Order:
     return np.roll(np.arange(n, dtype=np.int32), -epoch)
 
 
-def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:
+def run(config: QuadraticsFigure, *, jobs: int = 1) -> Iterator[Table]:
     """Train all policies with all seeds; yields each seed's table as it is finished."""
     config.check()
     if jobs < 1:
@@ -88,24 +92,24 @@ def run(config: Config, *, jobs: int = 1) -> Iterator[Table]:
     task = cast(Any, _Seeds(config))
     batch = [Job(task, "Figure 1", wo.RandomReshuffling(), s, config.settings) for s in range(config.seeds)]
     rows: list[list[Any]] = [[] for _ in batch]
-    for report in work_off(batch, jobs):
-        if report.row is None:
-            yield table_of(rows[report.job])
+    for event in work_off(batch, jobs):
+        if event.row is None:
+            yield table_of(rows[event.job])
         else:
-            rows[report.job].append(report.row)
+            rows[event.job].append(event.row)
 
 
 @dataclass(frozen=True)
 class _Seeds:
     """What a worker process is told: the job's seed says which."""
 
-    config: Config
+    config: QuadraticsFigure
 
     def train(self, _: Policy[Any], seed: int, __: Settings) -> Iterator[dict[str, Any]]:
         yield from run_seed(self.config, seed).to_pylist()
 
 
-def run_seed(config: Config, seed: int) -> Table:
+def run_seed(config: QuadraticsFigure, seed: int) -> Table:
     """One seed: its quadratics, and every policy on them; a row for each setting, policy and epoch."""
     problem = quadratics(config.n, seed=seed)
     common: dict[str, Any] = {"step_size": config.step_size, "epochs": config.epochs, "seed": seed}

@@ -7,7 +7,7 @@ from torch import nn
 
 from wellorder import Herding, PairGraB, RandomReshuffling, ShuffleOnce
 from wellorder._datasets.networks import cnn, lenet
-from wellorder.torch._training import RECIPES, Recipe, Split, train
+from wellorder.experiments._tasks.networks import RECIPES, LabelledData, Recipe, train
 
 
 def model():
@@ -19,7 +19,7 @@ def split():
     gen = torch.Generator().manual_seed(0)
     y = torch.randint(0, 3, (90,), generator=gen)
     x = torch.randn(90, 1, 4, 4, generator=gen) + y.view(-1, 1, 1, 1)
-    return Split(x[:60], y[:60], x[60:], y[60:])
+    return LabelledData(x[:60], y[:60], x[60:], y[60:])
 
 
 def test_rows_from_the_start_to_the_end_and_the_same_start_for_all(split):

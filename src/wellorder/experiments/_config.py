@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from wellorder._order import Policy, describe
-from wellorder.experiments._names import named_policies
+from wellorder.experiments._names import check_policies, named_policies
 from wellorder.experiments._tasks import Task, task_of
 from wellorder.experiments._training import Settings
-from wellorder.policies import RandomReshuffling
+from wellorder.policies import entry_of
 from wellorder.report._table import Metric
 
 DEFAULT = ("RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB")
@@ -29,7 +29,8 @@ class Config:
     """
 
     policies: Sequence[str] | Mapping[str, Policy[Any]] = DEFAULT
-    """Names (with parameters, with labels: see `wellorder.experiments._names`), or policies by label."""
+    """Names, with parameters and labels (``"RR"``, ``"GraB(reorders=2)"``, ``"mine=PairGraB"``), or policies
+    by label."""
     epochs: int | None = None
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     step_size: float | None = None
@@ -40,6 +41,26 @@ class Config:
     cohort: int = 1
     local_steps: int = 1
     server_step: float = 1.0
+
+    @classmethod
+    def from_given(cls, data: Mapping[str, Any]) -> Config:
+        """Undo `given`; refuses what it cannot have made.
+
+        >>> Config.from_given({"epochs": "5"})
+        Traceback (most recent call last):
+        ValueError: holds epochs='5'
+        """
+        for name, value in data.items():
+            listed = {"policies": str, "seeds": int}.get(name)
+            kinds = {"epochs": int, "cohort": int, "local_steps": int, "tune": str, "baseline": str}
+            good = (
+                isinstance(value, list) and all(type(entry) is listed for entry in value)
+                if listed is not None
+                else isinstance(value, kinds.get(name, (int, float))) and not isinstance(value, bool)
+            )  # fmt: skip
+            if not good or name not in {field.name for field in fields(cls)}:
+                raise ValueError(f"holds {name}={value!r}")
+        return cls(**data)
 
     def given(self) -> dict[str, Any]:
         """The options that differ from the defaults, as plain data."""
@@ -54,7 +75,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """A `Config` resolved for a task, and checked."""
 
     task: Task
@@ -79,11 +100,13 @@ class Plan:
         return {**head, "seeds": list(self.seeds), "tune": self.tune, **asdict(self.settings)}
 
 
-def resolve(task: Task | str, config: Config) -> Plan:
+def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     """Check everything that can be checked before anything is computed."""
     chosen = task_of(task) if isinstance(task, str) else task
     named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
     for label, policy in named.items():
+        if not isinstance(label, str) or not label.strip() or not label.isprintable():
+            raise ValueError(f"policies: the label {label!r} cannot be shown; pass a line of printable text")
         if isinstance(policy, type) or not all(hasattr(policy, verb) for verb in VERBS):
             raise ValueError(
                 f"policies: {label!r} is {policy!r}, not a policy; pass such as wellorder.GraB()"
@@ -93,7 +116,7 @@ def resolve(task: Task | str, config: Config) -> Plan:
     seeds = tuple(config.seeds) if isinstance(config.seeds, Iterable) else ()
     if not seeds or not all(_is_seed(seed) for seed in seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(
-            f"seeds={config.seeds!r}: pass a list of one or more different whole numbers, 0 or above"
+            f"seeds={config.seeds!r}: pass a list of one or more different whole numbers, 0 to 2**63 - 1"
         )
     if config.tune not in TUNING:
         raise ValueError(f"tune={config.tune!r}: pass 'baseline' or 'each', or nothing")
@@ -104,29 +127,23 @@ def resolve(task: Task | str, config: Config) -> Plan:
         chosen.epochs if config.epochs is None else config.epochs,
         config.cohort, config.local_steps, config.server_step,
     )  # fmt: skip
-    _check_policies(named, chosen.check(settings))
-    return Plan(
+    units = chosen.check(settings)
+    if units is not None:
+        check_policies(named, units)
+    return ComparisonPlan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
     )
 
 
 def _baseline(named: Mapping[str, Policy[Any]], wanted: str | None) -> str:
-    reshuffling = [label for label, policy in named.items() if isinstance(policy, RandomReshuffling)]
+    entries = {label: entry_of(policy) for label, policy in named.items()}
+    reshuffling = [label for label, entry in entries.items() if entry is not None and entry.short == "RR"]
     label = wanted or [*reshuffling, *named][0]
     if label not in named:
         raise ValueError(f"baseline={label!r} is not among the policies: {', '.join(named)}")
     return label
 
 
-def _check_policies(named: Mapping[str, Policy[Any]], n: int | None) -> None:
-    if n is None:
-        return
-    for label, policy in named.items():
-        try:
-            policy.init(n)
-        except ValueError as error:
-            raise ValueError(f"policy {label}: {error}") from None
-
-
 def _is_seed(seed: Any) -> bool:
-    return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and bool(seed >= 0)
+    """Whether the tables' 64-bit column of seeds can hold it."""
+    return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= int(seed) < 2**63

@@ -11,9 +11,8 @@ torch = pytest.importorskip("torch")
 from wellorder import Herding, RandomReshuffling  # noqa: E402
 from wellorder.experiments import Config, compare  # noqa: E402
 from wellorder.experiments._tasks import task_of  # noqa: E402
-from wellorder.experiments._tasks.pictures import NetworkTask, split_of  # noqa: E402
+from wellorder.experiments._tasks.networks import LabelledData, NetworkTask, Recipe, data_of  # noqa: E402
 from wellorder.experiments._training import Settings  # noqa: E402
-from wellorder.torch._training import Recipe, Split  # noqa: E402
 
 NAMES = ["fashion-mnist", "fashion-mnist-logistic", "cifar10", "cifar10-cnn"]
 
@@ -25,7 +24,7 @@ def network():
 def points():
     x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0).long()
-    return Split(x[:30], y[:30], x[30:], y[30:])
+    return LabelledData(x[:30], y[:30], x[30:], y[30:])
 
 
 def test_a_task_of_ones_own_yields_the_columns_it_names():
@@ -53,7 +52,7 @@ def test_rounds_of_clients_are_refused():
 def test_missing_files_are_named_with_the_cure(tmp_path, monkeypatch):
     monkeypatch.setenv("WELLORDER_DATA", str(tmp_path))
     with pytest.raises((ValueError, FileNotFoundError), match=r"cifar|CIFAR"):
-        partial(split_of, "cifar10")()
+        partial(data_of, "cifar10")()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,5 +70,5 @@ def test_images_are_scaled_by_the_data_sets_own_mean(monkeypatch):
     labels = np.arange(6)
     made = files.Dataset("made up", images, labels, images, labels, 10, (0.5,) * 3, (0.25,) * 3)
     monkeypatch.setattr(files, "cifar10", lambda: made)
-    split = split_of("cifar10")
+    split = data_of("cifar10")
     np.testing.assert_allclose(split.x.numpy(), (images / 255 - 0.5) / 0.25, rtol=1e-5, atol=1e-6)
