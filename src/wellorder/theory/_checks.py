@@ -117,8 +117,8 @@ def check_order_errors(
     """Hold order errors that were measured elsewhere against the assumption with these constants.
 
     For runs that are not on a `wellorder.problems` problem, such as the ``order_error`` of what
-    `wellorder.torch.ordered` reports. Nothing is promised of them: they are measured on sketches and along the
-    way, and a network's constants are not known.
+    `wellorder.torch.ordered` reports. Nothing is promised of them: they are measured on sketches and along
+    the way, and a network's constants are not known.
 
     Parameters
     ----------
