@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTS  ?=
 
-.PHONY: demo test test-all lint bench docs clean help
+.PHONY: demo test test-all lint bench docs packages clean help
 
 help:           ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ bench: $(READY) ## speed, as ratios inside one run
 
 docs: $(READY)  ## the documentation, strict, into site/
 	$(BIN)/mkdocs build --strict --quiet
+
+packages:       ## sdist and wheel as people install them: alone, with the lowest versions, with the newest
+	.ci/packages
 
 clean:          ## forget the environment and every build product
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,40 +17,29 @@ from torch import nn
 
 from benchmarks.timing import cpu_seconds
 from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated import ClientData, paper
-from wellorder.federated._engine import Engine
-from wellorder.federated._partition import shards
-from wellorder.federated._plan import Epoch, side_by_side
-from wellorder.federated._training import cross_entropy
+from wellorder.federated import ClientData, label_shards, paper_config
+from wellorder.federated._simulate import Runs
 
-ROUNDS = 1
+COHORT = 10
 
 
-def made_up(clients: int = 40) -> ClientData:
+def made_up(clients: int = COHORT) -> ClientData:
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(10), clients * 5)
     images = draw.integers(0, 256, (len(labels), 3, 32, 32), dtype=np.uint8)
-    return ClientData(images, labels, shards(labels, clients), None, None, 10, (0.5,) * 3, (0.25,) * 3)
+    return ClientData(images, labels, label_shards(labels, clients), None, None, 10, (0.5,) * 3, (0.25,) * 3)
 
 
 class Rounds:
-    """Trains the next rounds of an engine, one call after the other."""
+    """Trains the next round at each call: with ten clients in all, a round is an epoch."""
 
     def __init__(self, data: ClientData, policy: object, mode: str) -> None:
-        config = paper(0.1, rounds=100, clients=data.partition.n, evaluate=0, mode=mode)
-        self.engine = Engine("cnn", data, [(policy, config)], cross_entropy)
-        self.plan = side_by_side([self.engine._open(0, self.engine.runs[0])])
-        self.at = 0
+        config = paper_config(0.1, rounds=100, clients=data.partition.n, evaluate=0, mode=mode)
+        self.loop, self.done = Runs("cnn", data, [(policy, config)]).loop, 0
 
     def __call__(self) -> None:
-        part = slice(self.at, self.at + ROUNDS)
-        if self.at + ROUNDS > len(self.plan.counts):
-            run = self.engine.runs[0]
-            run.state = run.policy.advance(run.state)
-            self.plan, self.at = side_by_side([self.engine._open(0, run)]), 0
-            part = slice(0, ROUNDS)
-        self.engine.rounder.epoch(0, Epoch(self.plan.clients[part], self.plan.counts[part]))
-        self.at += ROUNDS
+        self.loop.epoch(self.done)
+        self.done += 1
 
 
 class PlainLoop:
@@ -63,15 +52,14 @@ class PlainLoop:
         self.draw = np.random.default_rng(0)
 
     def __call__(self) -> None:
-        for _ in range(ROUNDS):
-            total = [torch.zeros_like(p) for p in self.server.parameters()]
-            for client in self.draw.choice(self.data.partition.n, 10, replace=False):
-                self.train(self.data.partition.of(client))
-                for sum_, p in zip(total, self.local.parameters(), strict=True):
-                    sum_.add_(p.detach(), alpha=0.1)
-            with torch.no_grad():
-                for p, mean in zip(self.server.parameters(), total, strict=True):
-                    p.copy_(mean)
+        total = [torch.zeros_like(p) for p in self.server.parameters()]
+        for client in self.draw.choice(self.data.partition.n, COHORT, replace=False):
+            self.train(self.data.partition.of(client))
+            for sum_, p in zip(total, self.local.parameters(), strict=True):
+                sum_.add_(p.detach(), alpha=1 / COHORT)
+        with torch.no_grad():
+            for p, mean in zip(self.server.parameters(), total, strict=True):
+                p.copy_(mean)
 
     def train(self, own: np.ndarray) -> None:
         self.local.load_state_dict(self.server.state_dict())
@@ -102,7 +90,7 @@ def main() -> None:
     data = made_up()
     engine = Rounds(data, PairGraB(), "auto")
     calls = {
-        "plain PyTorch loop": PlainLoop(data, engine.engine.trainer.model),
+        "plain PyTorch loop": PlainLoop(data, engine.loop.trainer.model),
         "simulate, FL-GraB": engine,
         "simulate, FL-RR": Rounds(data, RandomReshuffling(), "auto"),
         "simulate, stacked": Rounds(data, PairGraB(), "stacked"),
@@ -111,7 +99,7 @@ def main() -> None:
     spent = cpu_seconds(calls, repeats=7)
     for name, seconds in spent.items():
         ratio = seconds / spent["plain PyTorch loop"]
-        print(f"{name:22} {seconds / ROUNDS:7.3f} s CPU a round   {ratio:5.2f} × the plain loop")
+        print(f"{name:22} {seconds:7.3f} s CPU a round   {ratio:5.2f} × the plain loop")
 
 
 if __name__ == "__main__":

@@ -20,17 +20,22 @@ import numpy as np
 import torch
 
 from wellorder import PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.federated import _stacked as stacked
-from wellorder.federated import paper, simulate_many
-from wellorder.federated._data import Dataset, cifar10
-from wellorder.federated._engine import Engine, _precision
-from wellorder.federated._partition import shards
-from wellorder.federated._store import ClientData, federate
-from wellorder.federated._training import cross_entropy
+from wellorder.federated import (
+    ClientData,
+    Dataset,
+    cifar10,
+    federate,
+    label_shards,
+    paper_config,
+    simulate_many,
+)
+from wellorder.federated._simulate import Runs, precision_of
 
 POLICIES = {"FL-RR": RandomReshuffling(), "FL-OP": ShuffleOnce(), "FL-GraB": PairGraB()}
 FLOPS = 70.5e9
 """Arithmetic of one round of the CNN (S=10, K=5, batch 16)."""
+KERNELS: dict[str, bool | None] = {"used": None}
+"""Whether Triton's kernels are used, as `RoundLoop` takes it."""
 
 
 def say(**values: object) -> None:
@@ -44,23 +49,24 @@ def made_up(n: int = 50_000, classes: int = 10) -> ClientData:
     dataset = Dataset(
         "made up", images, labels, images[:10_000], labels[:10_000], classes, (0.5,) * 3, (0.25,) * 3
     )
-    return federate(dataset, shards(labels, n // 50))
+    return federate(dataset, label_shards(labels, n // 50))
 
 
-def engine(data: ClientData, jobs: list[tuple[object, int]], model: str = "cnn", **changes: object) -> Engine:
+def runs_of(data: ClientData, jobs: list[tuple[object, int]], model: str = "cnn", **changes: object) -> Runs:
+    kernels = changes.pop("kernels", KERNELS["used"])
     configs = [
-        (policy, replace(paper(0.1, evaluate=0, device="cuda"), seed=seed, **changes))
+        (policy, replace(paper_config(0.1, evaluate=0, device="cuda"), seed=seed, **changes))
         for policy, seed in jobs
     ]
-    return Engine(model, data, configs, cross_entropy)
+    return Runs(model, data, configs, kernels=kernels)
 
 
 def weights_after(data: ClientData, epochs: int, policy: object, model: str, **changes: object):
-    made = engine(data, [(policy, 0)], model, **changes)
-    with _precision(made.config.precision):
+    made = runs_of(data, [(policy, 0)], model, **changes)
+    with precision_of(made.config.precision):
         for epoch in range(epochs):
-            made._epoch(epoch)
-    return made.servers.double().cpu(), np.array(made.runs[0].orders)
+            made.loop.epoch(epoch)
+    return made.loop.servers.double().cpu(), np.array(made.loop.runs[0].orders)
 
 
 def check() -> None:
@@ -83,7 +89,7 @@ def check() -> None:
     for precision in ("float32", "tf32", "bf16"):
         eager, _ = weights_after(one_round, 1, PairGraB(), "cnn", precision=precision, graph=False)
         graph, _ = weights_after(one_round, 1, PairGraB(), "cnn", precision=precision)
-        start = engine(one_round, [(PairGraB(), 0)]).servers.double().cpu()
+        start = runs_of(one_round, [(PairGraB(), 0)]).loop.servers.double().cpu()
         moved = float((exact - start).norm())
         say(
             check="cnn, one round", precision=precision, moved=moved,
@@ -96,36 +102,36 @@ def usable() -> None:
     """Use the Triton kernels only if they agree with plain torch on this machine."""
     few, found = made_up(500), {}
     try:
-        for fused in (False, True):
-            stacked.FUSED = fused
-            found[fused] = weights_after(few, 1, PairGraB(), "cnn", precision="float32")[0]
-        start = engine(few, [(PairGraB(), 0)]).servers.double().cpu()
-        gap = float((found[True] - found[False]).norm() / (found[False] - start).norm())
-        stacked.FUSED = gap < 0.01
-        say(triton_minus_torch=gap, used=stacked.FUSED)
+        for kernels in (False, None):
+            changes = {"precision": "float32", "kernels": kernels}
+            found[kernels] = weights_after(few, 1, PairGraB(), "cnn", **changes)[0]
+        start = runs_of(few, [(PairGraB(), 0)]).loop.servers.double().cpu()
+        gap = float((found[None] - found[False]).norm() / (found[False] - start).norm())
+        KERNELS["used"] = None if gap < 0.01 else False
+        say(triton_minus_torch=gap, used=gap < 0.01)
     except Exception as error:
-        stacked.FUSED = False
+        KERNELS["used"] = False
         say(triton_failed=f"{type(error).__name__}: {error}"[:1500], used=False)
 
 
-def timed(made: Engine, epochs: int) -> float:
+def timed(made: Runs, epochs: int) -> float:
     """Seconds of an epoch (planning and drawing included), after one epoch to warm up."""
-    with _precision(made.config.precision):
-        made._epoch(0)
+    with precision_of(made.config.precision):
+        made.loop.epoch(0)
         torch.cuda.synchronize()
         began = time.perf_counter()
         for epoch in range(1, epochs + 1):
-            made._epoch(epoch)
+            made.loop.epoch(epoch)
         torch.cuda.synchronize()
         return (time.perf_counter() - began) / epochs
 
 
-def evaluation_seconds(made: Engine) -> float:
-    with _precision(made.config.precision):
-        made.evaluator.measure(made.servers[0])
+def evaluation_seconds(made: Runs) -> float:
+    with precision_of(made.config.precision):
+        made.evaluator.measure(made.loop.servers[0])
         torch.cuda.synchronize()
         began = time.perf_counter()
-        made.evaluator.measure(made.servers[0])
+        made.evaluator.measure(made.loop.servers[0])
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
@@ -139,7 +145,7 @@ def speed(limit: float) -> None:
                 if time.perf_counter() - began > limit:
                     return
                 torch.cuda.reset_peak_memory_stats()
-                made = engine(data, [(policy, seed) for seed in range(runs)], precision=precision)
+                made = runs_of(data, [(policy, seed) for seed in range(runs)], precision=precision)
                 epoch = timed(made, epochs)
                 look = evaluation_seconds(made)
                 each = epoch / runs
@@ -155,19 +161,18 @@ def speed(limit: float) -> None:
 
 def profile(precision: str, runs: int) -> None:
     """Where a round's time goes: the kernels of a few eager rounds."""
-    made = engine(made_up(), [(PairGraB(), seed) for seed in range(runs)], precision=precision, graph=False)
+    made = runs_of(made_up(), [(PairGraB(), seed) for seed in range(runs)], precision=precision, graph=False)
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorder
 
     def few(rounds: int) -> None:
-        plan = made.rounder
         for _ in range(rounds):
-            plan.chunk.at.zero_()
-            plan.body(plan.chunk, None)
+            made.loop.inputs.at.zero_()
+            made.loop.body(made.loop.inputs)
         torch.cuda.synchronize()
 
-    with _precision(precision):
-        made._epoch(0)
+    with precision_of(precision):
+        made.loop.epoch(0)
         few(2)
         with recorder(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as record:
             few(5)
@@ -193,11 +198,11 @@ def reproduce(
     """All policies and seeds together, evaluated every epoch; stops in time and goes on when called again."""
     began = time.perf_counter()
     dataset = cifar10(folder)
-    data = federate(dataset, shards(dataset.train_labels, 1000))
+    data = federate(dataset, label_shards(dataset.train_labels, 1000))
     gamma = 0.1 if model == "cnn" else 10**-0.5
     keep = Path("runs/federated_gpu")
     keep.mkdir(parents=True, exist_ok=True)
-    settings = paper(
+    settings = paper_config(
         gamma,
         rounds,
         device="cuda",
@@ -266,8 +271,9 @@ def main() -> None:
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     say(torch=torch.__version__, device=torch.cuda.get_device_name() if torch.cuda.is_available() else "none")
-    stacked.FUSED = not a.plain
-    if not a.plain:
+    if a.plain:
+        KERNELS["used"] = False
+    else:
         usable()
     if a.what == "check":
         check()

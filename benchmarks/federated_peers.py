@@ -29,7 +29,7 @@ from torch import nn
 
 from benchmarks.federated_engine import PlainLoop, Rounds, made_up
 from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated._models import build
+from wellorder.federated import network
 
 COHORT, STEPS, BATCH = 10, 5, 16
 WARM, TURNS = 2, 9
@@ -47,7 +47,7 @@ QUIET = {
 def plain_loop() -> PlainLoop:
     """Made once in each process that trains."""
     torch.set_num_threads(1)
-    return PlainLoop(made_up(), build("cnn", channels=3, size=32, classes=10))
+    return PlainLoop(made_up(), network("cnn", channels=3, size=32, classes=10))
 
 
 class PflModel(nn.Sequential):
@@ -87,8 +87,8 @@ class PflRounds:
         clients = [str(client) for client in range(loop.data.partition.n)]
         users = FederatedDataset(images_of, get_user_sampler("minimize_reuse", clients))
         self.backend = SimulatedBackend(users, users, [WeightByDatapoints()])
-        network = PflModel(*build("cnn", channels=3, size=32, classes=10))
-        self.model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+        net = PflModel(*network("cnn", channels=3, size=32, classes=10))
+        self.model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
         self.algorithm, self.rounds = FederatedAveraging(), itertools.count(1)
 
     def __call__(self) -> None:

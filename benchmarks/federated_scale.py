@@ -19,8 +19,7 @@ def measure(clients: int, rounds: int, cohort: int, outputs: int, policy: str) -
     import torch
 
     import wellorder
-    from wellorder.federated import ClientData, Config, simulate
-    from wellorder.federated._partition import Partition
+    from wellorder.federated import ClientData, Config, Partition, simulate
 
     torch.set_num_threads(1)
     draw = np.random.default_rng(0)

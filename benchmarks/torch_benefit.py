@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce
+from wellorder._datasets import files
 from wellorder.experiments._tasks.networks import (
     RECIPES,
     LabelledData,
@@ -30,7 +31,6 @@ from wellorder.experiments._tasks.networks import (
     optimizer_of,
     train,
 )
-from wellorder.federated import _data as files
 from wellorder.torch import ordered
 
 POLICIES = {

@@ -16,6 +16,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, Block, mlp
 
 from wellorder import Herding, PairGraB
+from wellorder._datasets import files
+from wellorder._datasets.networks import cnn, lenet
 from wellorder._order import rng, shuffled
-from wellorder.federated import _data as files
-from wellorder.torch._networks import CNN, LeNet, grey_lenet
 from wellorder.torch._per_example.layers import Layer, factors, survey
 from wellorder.torch._sketch import Sketch, SketchSource
 
@@ -336,10 +337,10 @@ def resnet(same: int) -> nn.Module:
 
 
 TASKS: dict[str, tuple[Any, str, int, float]] = {
-    "LeNet, Fashion-MNIST": (grey_lenet, "fashion", 2048, 3e-3),
-    "LeNet, CIFAR-10": (LeNet, "cifar", 2048, 3e-3),
+    "LeNet, Fashion-MNIST": (partial(lenet, 1, 28), "fashion", 2048, 3e-3),
+    "LeNet, CIFAR-10": (lenet, "cifar", 2048, 3e-3),
     "MLP, Fashion-MNIST": (lambda: mlp(784, 1024, 256, 10), "fashion", 2048, 3e-3),
-    "CNN, CIFAR-10": (CNN, "cifar", 1024, 3e-3),
+    "CNN, CIFAR-10": (cnn, "cifar", 1024, 3e-3),
     "ResNet, CIFAR-10": (lambda: resnet(1), "cifar", 1024, 1e-2),
     "deep ResNet, CIFAR-10": (lambda: resnet(2), "cifar", 1024, 1e-2),
     "LM, WikiText-2": (lambda: LM(1000, 64, 4, 3, 64), "text", 1024, 1e-1),

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, ResNet, mlp
 
 from wellorder import Herding, PairGraB
+from wellorder._datasets.networks import cnn, lenet
 from wellorder.torch import ordered
-from wellorder.torch._networks import CNN, LeNet
 
 KEEP = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
@@ -43,8 +43,8 @@ STEPS = 20
 """Steps in an epoch."""
 
 CASES: dict[str, tuple[Any, int, tuple[int, ...], int]] = {
-    "LeNet": (LeNet, 64, (3, 32, 32), 10),
-    "CNN": (CNN, 64, (3, 32, 32), 10),
+    "LeNet": (lenet, 64, (3, 32, 32), 10),
+    "CNN": (cnn, 64, (3, 32, 32), 10),
     "ResNet-10": (lambda: ResNet((1, 1, 1, 1)), 32, (3, 32, 32), 10),
     "ResNet-18": (lambda: ResNet((2, 2, 2, 2)), 32, (3, 32, 32), 10),
     "LM": (lambda: LM(5000, 128, 4, 4, 64), 16, (64,), 5000),

@@ -16,9 +16,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import Herding, RandomReshuffling
-from wellorder.federated._data import cifar10
+from wellorder.federated import cifar10, network
 from wellorder.torch import ordered
-from wellorder.torch._networks import LeNet
 
 
 def images(folder: Path | None, n: int) -> TensorDataset:
@@ -43,7 +42,7 @@ def main() -> None:
     data = images(options.data, options.examples)
     for policy in (RandomReshuffling(), Herding()):
         torch.manual_seed(0)
-        model = LeNet()
+        model = network("lenet", channels=3, size=32, classes=10)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
         loader = DataLoader(data, batch_size=32, shuffle=True)
         loader = ordered(

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from wellorder import Arbitrary, GraB, NicePermutation, PairGraBProto, RandomReshuffling, ShuffleOnce, sgd
-from wellorder._order import shuffled
+from wellorder import (
+    Arbitrary,
+    GraB,
+    NicePermutation,
+    PairGraBProto,
+    RandomReshuffling,
+    ShuffleOnce,
+    sgd,
+    shuffled,
+)
 from wellorder.problems import quadratics
 
 

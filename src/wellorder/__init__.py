@@ -8,13 +8,29 @@ import importlib
 from types import ModuleType
 
 from wellorder._balanced import balanced, balanced_stream
-from wellorder._checks import check_policy
-from wellorder._kernels.balance import balance
+from wellorder._checks import ContractError, check_policy
+from wellorder._kernels.balance import Balanced, balance
 from wellorder._kernels.features import features
 from wellorder._kernels.reorder import basic_br, pair_br, reorder
-from wellorder._kernels.sign_rules import Deterministic, Walk
-from wellorder._measure import drift, expansion, order_error
-from wellorder._order import Needs, Policy, Signals, State, load_state_dict, rng, state_dict
+from wellorder._kernels.sign_rules import Deterministic, SignRule, Walk
+from wellorder._kernels.signals import dense
+from wellorder._measure import Expansion, drift, expansion, order_error
+from wellorder._order import (
+    Keeps,
+    Needs,
+    Order,
+    Policy,
+    Signals,
+    SignalShortcuts,
+    State,
+    frozen,
+    load_state_dict,
+    rng,
+    shuffled,
+    state_dict,
+    units_of,
+    visit,
+)
 from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
@@ -37,21 +53,28 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arbitrary",
+    "Balanced",
+    "ContractError",
     "Deterministic",
+    "Expansion",
     "FlipFlop",
     "GraB",
     "GraBProto",
     "Greedy",
     "Herding",
     "IncrementalGradient",
+    "Keeps",
     "Needs",
     "NicePermutation",
+    "Order",
     "PairGraB",
     "PairGraBProto",
     "Policy",
     "RandomReshuffling",
     "Run",
     "ShuffleOnce",
+    "SignRule",
+    "SignalShortcuts",
     "Signals",
     "State",
     "Steering",
@@ -62,19 +85,24 @@ __all__ = [
     "balanced_stream",
     "basic_br",
     "check_policy",
+    "dense",
     "drift",
     "expansion",
     "features",
+    "frozen",
     "load_state_dict",
     "order_error",
     "pair_br",
     "reorder",
     "rng",
     "sgd",
+    "shuffled",
     "state_dict",
+    "units_of",
+    "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "problems", "report", "theory", "torch")
+_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "theory", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:

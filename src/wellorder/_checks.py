@@ -18,6 +18,8 @@ DIM = 3
 class ContractError(ValueError):
     """A policy broke a promise; the message names the promise and shows how."""
 
+    __module__ = "wellorder"  # a traceback names the address that users know
+
 
 @dataclass(frozen=True)
 class Trial:

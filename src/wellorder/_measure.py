@@ -12,7 +12,7 @@ import numpy.typing as npt
 from wellorder._arguments import whole_number
 from wellorder._compiled import jit
 from wellorder._kernels.signals import TensorRows, block_of
-from wellorder._order import Order
+from wellorder._order import Order, rng
 
 BLOCK = 256
 Lookup = Callable[[Order], npt.NDArray[np.float64]]
@@ -62,6 +62,17 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
         worst = float(np.maximum(worst, _prefixes(rows_of(units), mean, prefix, seen, every, p)))
         seen += len(units)
     return worst
+
+
+def error_vs_shuffle(rows: Any, order: Order, *, every: int = 1, seed: int = 0, shuffles: int = 3) -> float:
+    """Order error of ``order``, relative to the mean of a few shuffles of the same rows: 1 is no better.
+
+    O(n·k) time for each.
+    """
+    n = len(order)
+    drawn = [rng(seed, s, "audit").permutation(n) for s in range(shuffles)]
+    mean = float(np.mean([order_error(rows, shuffle, every=every) for shuffle in drawn]))
+    return order_error(rows, order, every=every) / mean if mean > 0 else 1.0
 
 
 def drift(points: npt.ArrayLike, *, p: float = 2) -> float:

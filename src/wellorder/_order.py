@@ -15,6 +15,7 @@ from wellorder._arguments import seed_of, whole_number
 from wellorder._compiled import jit
 
 Order = npt.NDArray[np.integer[Any]]
+"""The type of an order: a 1-D integer array, of which ``order[t]`` is the unit at step ``t``."""
 Signs = npt.NDArray[np.int8]
 Rows = npt.NDArray[np.floating[Any]]
 Vector = Any
@@ -339,17 +340,18 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
     values = {name: _restore(name, mapping[name], getattr(blank, name)) for name in names}
     if _checksum(values) != int(mapping["checksum"]):
         raise ValueError("damaged state: its checksum does not match; load an intact copy")
-    _check_values(policy, n, values)
+    _check_values(policy, blank, values)
     return type(blank)(**values)
 
 
-def _check_values(policy: Policy[Any], n: int, values: Mapping[str, Any]) -> None:
+def _check_values(policy: Policy[Any], blank: State, values: Mapping[str, Any]) -> None:
     """Refuse a state that no training makes: a checksum tells damage, not forgery, and kernels trust a state.
 
     Names mean the same in every policy here: steps ``seen`` and ``observed`` of n, ``waiting`` a step or -1;
-    int8 arrays hold signs and marks; ``rows`` has one for each unit.
+    int8 arrays hold signs and marks; ``rows`` has one for each unit. Numbers are finite, except where a
+    policy's own first state (``blank``) holds others: NaN may stand for what is not known yet.
     """
-    order = values["order"]
+    order, n = values["order"], len(values["order"])
     if permutes(policy) and not is_permutation(order, n):
         raise ValueError(f"damaged state: order is no permutation of 0..{n - 1}; load an intact copy")
     if order.min() < 0 or order.max() >= n:
@@ -363,7 +365,11 @@ def _check_values(policy: Policy[Any], n: int, values: Mapping[str, Any]) -> Non
             continue
         if value.dtype == np.int8 and value.size and not (value.min() >= -1 and value.max() <= 1):
             raise ValueError(f"damaged state: {name} holds more than -1, 0 and 1; load an intact copy")
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
+        if (
+            value.dtype.kind == "f"
+            and not np.isfinite(value).all()
+            and np.isfinite(getattr(blank, name)).all()
+        ):
             raise ValueError(f"damaged state: {name} is not finite; load an intact copy")
         if name == "rows" and value.size and len(value) != n:
             raise ValueError(f"damaged state: {len(value)} rows for {n} units; load an intact copy")
@@ -387,7 +393,7 @@ def _restore(name: str, value: Any, blank: Any) -> Any:
             ) from error
     try:
         array = np.array(_plain(value), dtype=blank.dtype)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, DeprecationWarning) as error:  # NumPy 1 warns, 2 overflows
         raise ValueError(f"damaged state: {name} holds no {blank.dtype} numbers") from error
     if not array.size and not blank.size:
         array = array.reshape(blank.shape)

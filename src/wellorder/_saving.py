@@ -1,14 +1,29 @@
-"""Files that appear whole or not at all: written beside, flushed to disk, renamed."""
+"""Files that appear whole or not at all: written beside, flushed, renamed; and the one format of saved state.
+
+A state is a tree of dictionaries with NumPy arrays, numbers, strings and lists of them at its ends. Its file
+is an npz of plain arrays, so that ``numpy.load`` can look into it; nothing in it is ever unpickled.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
 
 TEMPORARY = ".unfinished-"
 """What the name of a file begins with while it is written; a killed process may leave one behind."""
+
+VALUES, CHECKSUM = "%values", "%checksum"
+"""Entries of a state's file beside its arrays; a quoted name never begins like this."""
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -44,6 +59,92 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a binary file; whole or not at all."""
     write_whole(path, lambda beside: beside.write_bytes(data))
+
+
+def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
+    """Write a tree of arrays and plain values into one file with a checksum; whole or not at all.
+
+    >>> path = Path(tempfile.mkdtemp()) / "state.npz"
+    >>> save_state(path, {"model": {"w": np.arange(3.0)}, "names": ["a", "b"], "round": 7})
+    >>> load_state(path)
+    {'model': {'w': array([0., 1., 2.])}, 'names': ['a', 'b'], 'round': 7}
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    values = json.dumps(_outline(state, "", arrays)).encode()
+    arrays[VALUES] = np.frombuffer(values, np.uint8)
+    arrays[CHECKSUM] = np.array(_checksum(arrays), np.uint32)
+
+    def fill(beside: Path) -> None:
+        with zipfile.ZipFile(beside, "w", allowZip64=True) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, array, allow_pickle=False)
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, fill)
+
+
+def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `save_state` wrote; refuses a file that is damaged or of another kind."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name.removesuffix(".npy"): _entry(archive, name) for name in archive.namelist()}
+        told = int(arrays.pop(CHECKSUM))
+        if _checksum(arrays) != told:
+            raise ValueError("its checksum does not match")
+        outline = json.loads(arrays.pop(VALUES).tobytes())
+        tree: dict[str, Any] = _tree(outline, arrays)
+    except FileNotFoundError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, OSError, EOFError) as error:
+        raise ValueError(f"{os.fspath(path)!r} cannot be read ({error}); delete it to start anew") from error
+    return tree
+
+
+def _outline(value: Any, path: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """The tree in JSON: branches, plain values, and the names of arrays, which are collected on the way."""
+    if isinstance(value, Mapping):
+        below = {}
+        for key, part in value.items():
+            name = quote(str(key), safe=" .-_()[]:,=")
+            below[str(key)] = _outline(part, f"{path}/{name}" if path else name, arrays)
+        return {"branch": below}
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "fiub":
+            raise ValueError(
+                f"array {path!r} of dtype {value.dtype} cannot be saved; use numbers or booleans"
+            )
+        arrays[path] = value
+        return {"array": path}
+    plain = value.item() if isinstance(value, np.generic) else value
+    try:
+        json.dumps(plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path!r} cannot be saved ({error}); use arrays, numbers or strings") from error
+    return {"value": plain}
+
+
+def _tree(outline: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+    if "branch" in outline:
+        return {key: _tree(part, arrays) for key, part in outline["branch"].items()}
+    return arrays[outline["array"]] if "array" in outline else outline["value"]
+
+
+def _entry(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    with archive.open(name) as entry:
+        array: npt.NDArray[Any] = np.lib.format.read_array(entry, allow_pickle=False)
+    return array
+
+
+def _checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> int:
+    total = 0
+    for name in sorted(arrays):
+        array = arrays[name]
+        head = f"{name} {array.dtype.str} {array.shape}".encode()
+        total = zlib.crc32(
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, zlib.crc32(head, total)
+        )
+    return total
 
 
 def _flush(path: Path) -> None:

@@ -97,7 +97,7 @@ def test_tuning_names_the_step_sizes_tried(tmp_path):
         (["--jobs", "0"], "--jobs 0"),
         (["--resume"], "--resume needs --out"),
         (["--baseline", "Herd"], "not among the policies"),
-        (["--epochs", "many"], "is not a valid int"),
+        (["--epochs", "many"], "Invalid value for '--epochs'"),
         (["--out", "/dev/null/run"], "cannot be written"),
     ],
 )

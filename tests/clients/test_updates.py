@@ -1,12 +1,14 @@
 """Signals of updates: exact rows are differences, sketches keep inner products, and bad updates are told."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellorder._clients.gauge import COORDINATES, Gauge
-from wellorder._clients.updates import Signal, Sketch, UnfitError
+from wellorder._clients.federation import COORDINATES, RunningError
+from wellorder._clients.updates import Signal, Sketch, UnfitError, odd_ones, shape_of
 
 
 def model(seed, dtype=np.float32):
@@ -89,23 +91,49 @@ def test_an_unfit_update_says_why(sketch, change, words):
         Signal.relative_to(model(0), sketch=sketch, cap=1e4).row(after)
 
 
-def test_the_gauge_is_the_order_error_at_round_boundaries():
+def test_the_running_error_is_the_order_error_at_round_boundaries():
     from wellorder import order_error
 
     rows = np.random.default_rng(0).standard_normal((12, 5))
-    gauge = Gauge(0)
+    error = RunningError(0)
     for at in range(0, 12, 3):
-        gauge = gauge.add([gauge.probe(row) for row in rows[at : at + 3]])
-    assert gauge.value() == pytest.approx(order_error(rows, np.arange(12), every=3))
-    assert Gauge(0).value() == 0.0
+        error = error.add([error.probe(row) for row in rows[at : at + 3]])
+    assert error.value() == pytest.approx(order_error(rows, np.arange(12), every=3))
+    assert RunningError(0).value() == 0.0
 
 
-def test_the_gauge_estimates_long_vectors_from_few_coordinates():
+def test_the_running_error_estimates_long_vectors_from_few_coordinates():
     from wellorder import order_error
 
     rows = np.random.default_rng(0).standard_normal((20, 40 * COORDINATES))
-    gauge = Gauge(3)
+    error = RunningError(3)
     for row in rows:
-        gauge = gauge.add([gauge.probe(row)])
-    assert gauge.value() == pytest.approx(order_error(rows, np.arange(20)), rel=0.2)
-    assert gauge.sums.shape == (20, COORDINATES)
+        error = error.add([error.probe(row)])
+    assert error.value() == pytest.approx(order_error(rows, np.arange(20)), rel=0.2)
+    assert error.sums.shape == (20, COORDINATES)
+
+
+GOOD = (["arrays"], {"metrics": {"n": 3, "loss": 0.5}})
+
+
+@pytest.mark.parametrize("w", [0, -1, math.nan, math.inf, [1.0], "3"])
+def test_a_weight_that_is_no_positive_number_is_odd(w):
+    odd = odd_ones({0: GOOD, 1: (["arrays"], {"metrics": {"n": w, "loss": 0.5}})}, "n")
+    assert list(odd) == [1]
+    assert repr(w) in odd[1]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [([], GOOD[1]), (["a", "b"], GOOD[1]), (["arrays"], {}), (["arrays"], {"metrics": {"loss": 1.0}})],
+)
+def test_missing_and_surplus_records_are_odd(report):
+    assert list(odd_ones({0: report, 1: GOOD}, "n")) == [0]
+
+
+def test_the_majority_decides_and_earlier_rounds_count():
+    other = (["arrays"], {"metrics": {"n": 3}})
+    assert list(odd_ones({0: other, 1: GOOD, 2: GOOD}, "n")) == [0]
+    assert list(odd_ones({0: other, 1: GOOD}, "n", [shape_of(GOOD)] * 2)) == [0]
+    assert list(odd_ones({0: other, 1: GOOD}, "n", [shape_of(other)] * 2)) == [1]
+    assert odd_ones({}, "n") == {}

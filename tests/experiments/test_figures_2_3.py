@@ -102,7 +102,7 @@ def idx(array):
 
 @pytest.mark.parametrize("name", ["cifar100", "cinic10"])
 def test_cifar100_and_cinic10_run_end_to_end_on_made_up_files(tmp_path, name):
-    from wellorder.federated import _data as data
+    from wellorder._datasets import files as data
 
     draw = np.random.default_rng(0)
     if name == "cifar100":

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from wellorder import Herding, PairGraB, RandomReshuffling, ShuffleOnce
+from wellorder._datasets.networks import cnn, lenet
 from wellorder.experiments._tasks.networks import RECIPES, LabelledData, Recipe, train
-from wellorder.torch._networks import CNN, LeNet
 
 
 def model():
@@ -44,8 +44,8 @@ def test_a_run_that_diverges_still_gives_all_its_rows(split):
 
 
 def test_the_recipes_networks_have_the_published_sizes():
-    sizes = {kind: sum(p.numel() for p in kind().parameters()) for kind in (LeNet, CNN)}
-    assert sizes == {LeNet: 62_006, CNN: 797_962}
+    sizes = {kind: sum(p.numel() for p in kind().parameters()) for kind in (lenet, cnn)}
+    assert sizes == {lenet: 62_006, cnn: 797_962}
     for name, recipe in RECIPES.items():
         shape = (2, 1, 28, 28) if "mnist" in name else (2, 3, 32, 32)
         assert recipe.model()(torch.zeros(shape)).shape == (2, 10)

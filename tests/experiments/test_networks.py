@@ -64,7 +64,7 @@ def test_missing_files_are_found_missing_before_anything_is_computed(name, tmp_p
 
 
 def test_images_are_scaled_by_the_data_sets_own_mean(monkeypatch):
-    from wellorder.federated import _data as files
+    from wellorder._datasets import files
 
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4), dtype=np.uint8)
     labels = np.arange(6)

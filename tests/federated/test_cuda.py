@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from wellorder import GraB, PairGraB, RandomReshuffling
-from wellorder.federated import ClientData, Config, simulate
-from wellorder.federated._partition import shards
+from wellorder.federated import ClientData, Config, label_shards, simulate
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 
@@ -15,7 +14,7 @@ def data():
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 10, 300)
     images = draw.integers(0, 256, (300, 3, 32, 32), dtype=np.uint8)
-    return ClientData(images, labels, shards(labels, 12), images, labels, 10, (0.5,) * 3, (0.25,) * 3)
+    return ClientData(images, labels, label_shards(labels, 12), images, labels, 10, (0.5,) * 3, (0.25,) * 3)
 
 
 def settings(**changes):

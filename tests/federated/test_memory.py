@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from wellorder import GraB, PairGraB, state_dict
-from wellorder.federated import ClientData, Config, simulate
-from wellorder.federated._partition import Partition
+from wellorder.federated import ClientData, Config, Partition, simulate
 
 
 def one_example_each(clients, features=16):

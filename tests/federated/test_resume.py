@@ -10,16 +10,13 @@ import pytest
 import torch
 
 from wellorder import PairGraB, RandomReshuffling
-from wellorder.federated import ClientData, Config, simulate, simulate_many
-from wellorder.federated import _checkpoint as checkpoint
-from wellorder.federated._availability import DropOut
-from wellorder.federated._partition import shards
+from wellorder.federated import ClientData, Config, DropOut, Trace, label_shards, simulate, simulate_many
 
 
 def data(n=120):
     draw = np.random.default_rng(0)
     x, y = draw.standard_normal((n, 6)), draw.integers(0, 3, n)
-    return ClientData(x, y, shards(y, 20), x[:30], y[:30])
+    return ClientData(x, y, label_shards(y, 20), x[:30], y[:30])
 
 
 def model():
@@ -82,13 +79,23 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
         simulate(model(), data(), PairGraB(), settings(path, epochs=1))
 
 
+def test_a_checkpoint_belongs_to_what_was_in_the_trace_and_not_to_its_file(tmp_path):
+    path, trace = tmp_path / "run.npz", tmp_path / "trace.csv"
+    trace.write_text("\n".join(f"{client},0,3" for client in range(20)))
+    simulate(model(), data(), PairGraB(), settings(path, epochs=1, availability=Trace(trace)))
+    moved = trace.rename(tmp_path / "moved.csv")
+    simulate(model(), data(), PairGraB(), settings(path, epochs=1, availability=Trace(moved)))
+    moved.write_text(moved.read_text().replace("7,0,3", "7,1,3"))
+    with pytest.raises(ValueError, match="belongs to another run"):
+        simulate(model(), data(), PairGraB(), settings(path, epochs=1, availability=Trace(moved)))
+
+
 def test_a_checkpoint_is_plain_arrays(tmp_path):
     path = tmp_path / "run.npz"
     simulate(model(), data(), PairGraB(), settings(path, epochs=1))
     with np.load(path, allow_pickle=False) as file:
         assert "servers" in file.files
         assert all(file[name].dtype != object for name in file.files)
-    assert checkpoint.load(tmp_path / "none.npz", "") is None
 
 
 @pytest.mark.slow

@@ -253,7 +253,7 @@ def test_a_bad_update_can_be_left_to_the_inner_strategy(federation, first_model)
     strategy = strategy_of(PairGraB(), 4, clients=4, tolerance=tolerance)
     result = strategy.start(grid, first_model(), num_rounds=1)
     assert weights(result).max() > 1e29
-    assert strategy.conductor.course.state.order is not None
+    assert strategy.federation.queue.state.order is not None
 
 
 def test_replies_that_cannot_be_combined_are_a_failed_round_not_the_end(federation, first_model):

@@ -81,11 +81,11 @@ class Federation(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_lost_or_doubled(self):
-        roster = self.strategy.conductor.course.roster
-        in_epoch = [*roster.queue, *roster.visited, *roster.missed]
+        queue, names = self.strategy.federation.queue, self.strategy.names
+        in_epoch = [*queue.waiting, *queue.visited, *queue.missed]
         assert len(set(in_epoch)) == len(in_epoch)
-        assert roster.epoch < 0 or set(in_epoch) == set(self.strategy.conductor.course.units)
-        assert len(set(roster.names)) == len(roster.names)
+        assert queue.epoch < 0 or set(in_epoch) == set(queue.units)
+        assert len(set(names)) == len(names)
 
     def teardown(self):
         """Once all are there and well, two epochs later everybody has been visited once more."""
@@ -94,10 +94,10 @@ class Federation(RuleBasedStateMachine):
         self.grid.nodes |= self.away
         for client in self.grid.nodes.values():
             client.mood = "well"
-        start = len(self.strategy.names) and self.strategy.conductor.course.roster.epoch
+        start = len(self.strategy.names) and self.strategy.federation.queue.epoch
         for _ in range(4 * CLIENTS):
             self.one_round()
-            if self.strategy.conductor.course.roster.epoch > start + 2:
+            if self.strategy.federation.queue.epoch > start + 2:
                 break
         assert sorted(self.counted[start + 2], key=int) == [str(unit) for unit in range(CLIENTS)]
 

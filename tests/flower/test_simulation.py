@@ -15,9 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 from wellorder import PairGraB, RandomReshuffling, ShuffleOnce
-from wellorder.federated import Config, simulate
-from wellorder.federated._partition import shards
-from wellorder.federated._store import ClientData
+from wellorder.federated import ClientData, Config, label_shards, simulate
 
 SCRIPT = Path(__file__).parent / "app" / "simulated.py"
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -28,7 +26,7 @@ def test_a_hundred_clients_in_cohorts_of_ten_are_visited_as_in_our_own_simulatio
     draw = np.random.default_rng(0)
     x = draw.standard_normal((500, 6))
     y = (x @ draw.standard_normal((6, 3)) + draw.standard_normal((500, 3))).argmax(axis=1)
-    data, model = ClientData(x, y, shards(y, 100)), torch.nn.Linear(6, 3, dtype=torch.float64)
+    data, model = ClientData(x, y, label_shards(y, 100)), torch.nn.Linear(6, 3, dtype=torch.float64)
     units = [data.partition.of(client) for client in range(100)]
     first = {name: value.detach().numpy() for name, value in model.named_parameters()}
     np.savez(tmp_path / "data.npz", x=x[units], y=y[units], **first)

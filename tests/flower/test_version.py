@@ -1,4 +1,4 @@
-"""Versions of Flower that we do not know are refused at import, with the cure."""
+"""Versions of Flower: older ones are refused at import, newer ones tried with a warning."""
 
 import importlib
 import sys
@@ -19,7 +19,8 @@ def imported(monkeypatch, version):
         return version if name == "flwr" else real(name)
 
     monkeypatch.setattr(metadata, "version", told)
-    monkeypatch.delitem(sys.modules, "wellorder.flower", raising=False)
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["wellorder", "flower"]]:
+        monkeypatch.delitem(sys.modules, name)
     return importlib.import_module("wellorder.flower")
 
 
@@ -28,12 +29,18 @@ def test_the_supported_version_is_imported(monkeypatch, version):
     assert imported(monkeypatch, version).OrderedStrategy
 
 
-@pytest.mark.parametrize("version", ["1.40.0", "1.42.0", "2.41.0", "1.4.1"])
-def test_another_version_is_refused_with_the_cure(monkeypatch, version):
+@pytest.mark.parametrize("version", ["1.40.0", "2.41.0", "1.4.1", "0.99"])
+def test_an_older_or_quite_another_version_is_refused_with_the_cure(monkeypatch, version):
     with pytest.raises(
         ImportError, match=rf"supports flwr 1.41, but {version} .*pip install 'flwr\[simulation\]==1.41"
     ):
         imported(monkeypatch, version)
+
+
+@pytest.mark.parametrize("version", ["1.42.0", "1.50.1"])
+def test_a_newer_minor_version_is_tried_with_a_warning(monkeypatch, version):
+    with pytest.warns(UserWarning, match=rf"tested with flwr 1.41, and {version} .*pip install 'flwr"):
+        assert imported(monkeypatch, version).OrderedStrategy
 
 
 def test_no_flower_at_all_is_refused_with_the_cure(monkeypatch):

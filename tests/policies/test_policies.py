@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from wellorder import (
+    Deterministic,
     FlipFlop,
     GraB,
     Greedy,
@@ -14,9 +15,8 @@ from wellorder import (
     basic_br,
     order_error,
     reorder,
+    shuffled,
 )
-from wellorder._kernels.sign_rules import Deterministic
-from wellorder._order import shuffled
 
 
 def rows_of(n, dim=3, seed=0):

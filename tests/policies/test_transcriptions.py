@@ -2,8 +2,7 @@
 
 import pytest
 
-from wellorder import GraB, GraBProto, PairGraB, PairGraBProto, sgd
-from wellorder._order import shuffled
+from wellorder import GraB, GraBProto, PairGraB, PairGraBProto, sgd, shuffled
 from wellorder.problems import quadratics
 
 EPOCHS = 10

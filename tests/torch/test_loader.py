@@ -435,7 +435,7 @@ def test_the_report_says_what_was_chosen_and_why(make_model, make_loader, train)
     assert report.seconds_per_step > 0
     assert set(report.coverage) == {name for name, _ in model.named_parameters()}
     text = str(report)
-    for word in ("Herding", "ms a step", "order error", "tokens.weight", "numbers an example"):
+    for word in ("Steering", "ms an observed step", "order error", "tokens.weight", "numbers an example"):
         assert word in text
 
 

@@ -8,8 +8,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import GraB, PairGraB
+from wellorder._datasets.networks import cnn
 from wellorder.torch import ordered
-from wellorder.torch._networks import CNN
 
 
 def gradient(model, x, y):
@@ -79,7 +79,7 @@ def test_three_epochs_of_exact_signals_equal_explicit_gradients(
 def test_three_epochs_of_a_large_cnn_equal_explicit_gradients(policy, train):
     def model():
         torch.manual_seed(0)
-        return CNN().double()
+        return cnn().double()
 
     gen = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(11, 3, 32, 32, generator=gen).double(), torch.arange(11) % 10)

@@ -134,7 +134,7 @@ def test_states_of_other_seeds_policies_and_signals_and_damaged_ones_are_refused
     for other, words in [
         (ordered(make_loader(), make_model(), seed=1), "seed=0.*seed=1"),
         (ordered(make_loader(), make_model(), signals=Sketch(size=64)), "signals="),
-        (ordered(make_loader(), make_model(), PairGraB()), "belongs to Herding"),
+        (ordered(make_loader(), make_model(), PairGraB()), "belongs to Steering"),
     ]:
         with pytest.raises(ValueError, match=words):
             other.load_state_dict(state)

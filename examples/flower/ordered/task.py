@@ -12,7 +12,7 @@ CLASSES, PIXELS = 10, 28 * 28
 def images(part):
     """Images (n, 784) in [0, 1] and labels of "train" or "test"."""
     if os.environ.get("WELLORDER_DATA"):
-        from wellorder.federated._data import fashion_mnist
+        from wellorder.federated import fashion_mnist
 
         found = fashion_mnist()
         x, y = getattr(found, f"{part}_images"), getattr(found, f"{part}_labels")

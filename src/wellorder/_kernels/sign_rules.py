@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._order import uniforms
+from wellorder._order import Signs, uniforms
 
 
 class SignRule(Protocol):
@@ -72,3 +72,9 @@ def checked_rule(rule: SignRule) -> SignRule:
     if isinstance(rule, type) or not hasattr(rule, "thresholds") or not hasattr(rule, "limit"):
         raise ValueError(f"rule={rule!r}: pass a sign rule, Deterministic() or Walk(c)")
     return rule
+
+
+def signs_of(rule: SignRule, seed: int, epoch: int, values: npt.NDArray[np.float64]) -> tuple[Signs, int]:
+    """Signs of an epoch's first decisions from the products ⟨s, z⟩, and how many of them are clipped."""
+    thresholds = rule.thresholds(seed, epoch, 0, len(values))
+    return np.where(values < thresholds, 1, -1).astype(np.int8), int((np.abs(values) > rule.limit).sum())

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import real_number, whole_number
+from wellorder._datasets.files import DATASETS, Dataset
+from wellorder._datasets.partitions import Partition, label_shards
 from wellorder._saving import write_text
 from wellorder.experiments._compare import remembered
 from wellorder.experiments._folder import RunFolder, machine, versions
 from wellorder.experiments._names import MOST_SEEDS, check_policies, named_policies
 from wellorder.experiments._tuning import Search, two_stage
-from wellorder.federated._data import DATASETS, Dataset
-from wellorder.federated._partition import Partition, shards
 from wellorder.report._table import Metric, Table, as_text, curves, policies_of, table_of
 from wellorder.report._verdict import headline, verdicts
 
@@ -165,7 +165,7 @@ class FigureRun:
 def dataset_of(
     config: FederatedFigure, folder: str | Path | None = None, *, download: bool = False
 ) -> Dataset:
-    """The data set by name: one of `wellorder.federated._data`, or scikit-learn's small ``digits``."""
+    """The data set by name: one of `wellorder.federated.DATASETS`, or scikit-learn's small ``digits``."""
     config.check()
     if config.dataset == "digits":
         return _digits(16 if config.model == "cnn" else 8)
@@ -187,7 +187,7 @@ def run(
 
     config.check()
     policies = named_policies(config.policies)
-    partition = shards(dataset.train_labels, config.clients)
+    partition = label_shards(dataset.train_labels, config.clients)
     data = federate(dataset, partition)
     with RunFolder.claimed(out, resume=resume) as folder:
         _claim(folder, config)
@@ -317,10 +317,10 @@ def _page(done: FigureRun) -> Page:
 
 
 def _settings(config: FederatedFigure, gamma: float, seed: int, checkpoint: Path | None) -> Any:
-    from wellorder.federated import paper
+    from wellorder.federated import paper_config
 
     precision: Any = config.precision
-    return paper(
+    return paper_config(
         gamma, config.rounds, clients=config.clients, cohort=config.cohort, local_steps=config.local_steps,
         batch=config.batch, augment=config.augment, seed=seed, train_sample=config.train_sample,
         device=config.device, precision=precision, checkpoint=checkpoint,

@@ -11,8 +11,8 @@ import numpy as np
 from wellorder._arguments import real_number, whole_number
 from wellorder._order import Policy
 from wellorder._training import Moment, moments
-from wellorder.federated._algorithm import amplified, at_a_time, check_rounds
-from wellorder.federated._rounds import Rounds, rounds
+from wellorder.federated._fedavg import amplified, at_a_time, check_rounds
+from wellorder.federated._local_steps import Rounds, rounds
 from wellorder.problems._problem import Problem, start_of
 
 

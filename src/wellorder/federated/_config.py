@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from wellorder._arguments import real_number, whole_number
+from wellorder._clients.availability import Always, Availability
 from wellorder._order import Policy, describe
-from wellorder.federated._availability import Always, Availability
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,13 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("step_size", "server_step"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r}: pass a positive number")
+            real_number(name, getattr(self, name), above=0)
         for name in ("epochs", "cohort", "local_steps", "checkpoint_every"):
-            _check_int(name, getattr(self, name), 1)
+            whole_number(name, getattr(self, name), least=1)
         for name in ("seed", "evaluate", "train_sample", "sketch"):
-            _check_int(name, getattr(self, name), 0)
+            whole_number(name, getattr(self, name), least=0)
         if self.batch is not None:
-            _check_int("batch", self.batch, 1)
+            whole_number("batch", self.batch, least=1)
         if not (np.isfinite(self.clip) and self.clip >= 0):
             raise ValueError(f"clip={self.clip!r}: pass the longest gradient allowed, or 0 not to clip")
         for name, choices in (
@@ -96,16 +95,20 @@ class Config:
 
     def text(self) -> str:
         """All that decides a run's numbers, in one line; where it computes is left out."""
-        skipped = {"checkpoint", "checkpoint_every", "graph", "device"}
+        skipped = {"checkpoint", "checkpoint_every", "graph", "device", "availability"}
+        told = [f"{f.name}={describe(getattr(self, f.name))}" for f in fields(self) if f.name not in skipped]
+        # A trace decides by what is in its file, not by where that lies.
+        rule: Any = self.availability
         return ", ".join(
-            f"{f.name}={describe(getattr(self, f.name))}" for f in fields(self) if f.name not in skipped
+            [*told, f"availability={rule.content() if hasattr(rule, 'content') else describe(rule)}"]
         )
 
 
-def paper(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **changes: Any) -> Config:
+def paper_config(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **changes: Any) -> Config:
     """The settings of the paper's CIFAR experiments: S=10, K=5, batch 16, η=1, clipping at 10, crop and flip.
 
-    >>> paper(0.1).epochs
+    >>> from wellorder.federated import paper_config
+    >>> paper_config(0.1).epochs
     200
     """
     cohort = int(changes.pop("cohort", 10))
@@ -113,8 +116,3 @@ def paper(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **chan
     return Config(
         step_size, max(1, rounds // each), cohort=cohort, **{"clip": 10.0, "augment": True, **changes}
     )
-
-
-def _check_int(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name}={value!r}: pass an int >= {least}")

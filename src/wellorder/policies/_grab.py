@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder._kernels.reorder import place
-from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
+from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule, signs_of
 from wellorder._kernels.signals import block_of
 from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, shuffled, visit
 
@@ -60,6 +60,8 @@ class GraB:
 
     needs: ClassVar[Needs] = Needs.SIGNALS
     keeps: ClassVar[Keeps] = Keeps.PRODUCTS
+    balances: ClassVar[str] = "centred"
+    """What is signed, for those who balance a whole epoch elsewhere and tell by `take_balanced`."""
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
@@ -82,6 +84,24 @@ class GraB:
             state,
             seen=int(steps[-1]) + 1,
             observed=state.observed + len(steps),
+            total=total,
+            summed=summed,
+            clipped=state.clipped + clipped,
+        )
+
+    def take_balanced(
+        self, state: GraBState, values: npt.NDArray[np.float64], total: Vector, summed: Vector
+    ) -> GraBState:
+        """Take in an epoch's beginning that was balanced elsewhere, by the same recursion and thresholds.
+
+        ``values[t]`` is ⟨s, z_t⟩ at step t, ``total`` the signed and ``summed`` the plain sum of the signals.
+        """
+        signs, clipped = signs_of(self.rule, state.seed, state.epoch, values)
+        state.signs[: len(signs)] = signs
+        return replace(
+            state,
+            seen=len(signs),
+            observed=len(signs),
             total=total,
             summed=summed,
             clipped=state.clipped + clipped,

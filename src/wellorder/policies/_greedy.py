@@ -54,10 +54,10 @@ class Greedy:
 def _greedy(rows):  # type: ignore[no-untyped-def]
     n, dim = rows.shape
     chosen, used = np.empty(n, np.int64), np.zeros(n, np.bool_)
-    along = np.zeros(n)
-    squares = np.empty(n)
+    along, squares = np.zeros(n), np.zeros(n)
     for i in range(n):
-        squares[i] = rows[i] @ rows[i]
+        for k in range(dim):  # a loop, since numba's @ needs SciPy, which the core does without
+            squares[i] += rows[i, k] * rows[i, k]
     for step in range(n):
         best, least = -1, np.inf
         for i in range(n):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wellorder._arguments import seed_of
 from wellorder._kernels.balance import NO_VECTOR, balance_pairs, last_row
 from wellorder._kernels.reorder import place
-from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
+from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule, signs_of
 from wellorder._kernels.signals import block_of
 from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, shuffled, visit
 
@@ -53,6 +53,8 @@ class PairGraB:
 
     needs: ClassVar[Needs] = Needs.SIGNALS
     keeps: ClassVar[Keeps] = Keeps.PRODUCTS
+    balances: ClassVar[str] = "pairs"
+    """What is signed, for those who balance a whole epoch elsewhere and tell by `take_balanced`."""
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
@@ -62,6 +64,21 @@ class PairGraB:
 
     def observe(self, state: PairState, units: npt.ArrayLike, signals: Any) -> PairState:
         return _observed(self.rule, state, units, signals)
+
+    def take_balanced(self, state: PairState, values: npt.NDArray[np.float64], total: Vector) -> PairState:
+        """Take in an epoch's whole pairs that were balanced elsewhere, by the same recursion and thresholds.
+
+        ``values[t]`` is ⟨s, d_t⟩ at the t-th pair, ``total`` the signed sum of the differences.
+        """
+        signs, clipped = signs_of(self.rule, state.seed, state.epoch, values)
+        state.signs[: 2 * len(signs)] = np.column_stack([signs, -signs]).ravel()
+        return replace(
+            state,
+            seen=2 * len(signs),
+            observed=2 * len(signs),
+            total=total,
+            clipped=state.clipped + clipped,
+        )
 
     def advance(self, state: PairState) -> PairState:
         return _advanced(state)

@@ -68,6 +68,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(Herding, "Herding", "", "", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )
+"""All policies of the library, in the order in which lists and legends show them."""
 
 
 def entry_of(policy: Policy[Any] | type[Any]) -> Entry | None:

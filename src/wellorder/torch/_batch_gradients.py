@@ -60,6 +60,7 @@ class Coordinates:
         self.chosen: dict[str, Tensor | None] = {}
         self._records, self._scaler, self._reveals = records, scaler, reveals
         self._handles: list[Any] = []
+        self._readers: list[tuple[Tensor, Any]] = []
         self._shares: list[int] = []
         first, largest = max(((name, p.numel()) for name, p in named), key=lambda each: each[1])
         for name, p in named:
@@ -71,9 +72,15 @@ class Coordinates:
                 places = rng(seed, 0, f"coordinates.{name}").choice(p.numel(), share, replace=False)
                 index = torch.as_tensor(places, device=p.device).sort().values
             self.chosen[name] = index
-            self._handles.append(p.register_hook(self._reader(len(self._shares), index)))
+            self._readers.append((p, self._reader(len(self._shares), index)))
             self._shares.append(share)
         self.factor = math.sqrt(total / sum(self._shares))
+        self.attach()
+
+    def attach(self) -> None:
+        """Put the hooks on the parameters, if they are off."""
+        if not self._handles:
+            self._handles = [p.register_hook(read) for p, read in self._readers]
 
     def _reader(self, place: int, index: Tensor | None) -> Any:
         def read(gradient: Tensor) -> None:
@@ -110,6 +117,7 @@ class Coordinates:
         """Take the hooks off the parameters."""
         for handle in self._handles:
             handle.remove()
+        self._handles = []
 
 
 class MicroBatchSource:
@@ -141,6 +149,10 @@ class MicroBatchSource:
             for name, index in self._coordinates.chosen.items()
         }
         return {name: how.get(name, "not looked at") for name in self._names}
+
+    def attach(self) -> None:
+        """Put the hooks on the model, if they are off."""
+        self._coordinates.attach()
 
     def remove(self) -> None:
         """Take the hooks off the model."""

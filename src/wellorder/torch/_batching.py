@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils.data import Sampler
 
 from wellorder._order import Order, is_permutation, rng, units_of
 
@@ -23,7 +24,7 @@ class Batching:
     epoch leaves out the next ``n % size`` examples of that shuffle, so that all are left out equally often.
 
     >>> batching = Batching(n=5, size=2, drop_last=True)
-    >>> [len(batching.batches(np.arange(5), epoch)) for epoch in range(3)]
+    >>> [len(list(batching.batches(np.arange(5), epoch))) for epoch in range(3)]
     [2, 2, 2]
     >>> batching.left_out(0), batching.left_out(1)
     (array([2]), array([1]))
@@ -48,16 +49,16 @@ class Batching:
         rest = self.n % self.size if self.drop_last else 0
         return self._shuffled[(epoch * rest + np.arange(rest)) % self.n]
 
-    def batches(self, order: Order, epoch: int, start: int = 0) -> list[list[int]]:
-        """The epoch's batches from the ``start``-th on, as lists of examples."""
+    def batches(self, order: Order, epoch: int, start: int = 0) -> Iterator[list[int]]:
+        """The epoch's batches from the ``start``-th on, as lists of examples, made one at a time."""
         if self.grouped:
             members = self._shuffled[self._kept(epoch)[self._shuffled]]
-            return [members[u * self.size : (u + 1) * self.size].tolist() for u in order[start:]]
+            return (members[u * self.size : (u + 1) * self.size].tolist() for u in order[start:])
         visits = order
         if self.drop_last and is_permutation(order, self.n):
             visits = order[self._kept(epoch)[order]]
         edges = range(start * self.size, len(self) * self.size, self.size)
-        return [visits[at : at + self.size].tolist() for at in edges]
+        return (visits[at : at + self.size].tolist() for at in edges)
 
     def owners(self, epoch: int) -> Order:
         """The unit that each example belongs to in this epoch, -1 where it is left out."""
@@ -80,17 +81,35 @@ class Batching:
         return members
 
 
-class RestOfEpoch:
+class RestOfEpoch(Sampler[list[int]]):
     """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
 
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
+    def __init__(self, batching: Batching) -> None:
+        self.batching = batching
+        self.batch_size, self.drop_last = batching.size, batching.drop_last
+        self.order: Order = np.zeros(0, np.int32)
+        self.epoch = self.start = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
+        return self.batching.batches(self.order, self.epoch, self.start)
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.batching) - self.start
+
+
+class ExamplesOfEpoch(Sampler[int]):
+    """The sampler: the examples of what is left of the epoch, one after the other."""
+
+    def __init__(self, rest: RestOfEpoch) -> None:
+        self.rest = rest
+
+    def __iter__(self) -> Iterator[int]:
+        return (example for batch in self.rest for example in batch)
+
+    def __len__(self) -> int:
+        batching = self.rest.batching
+        visited = len(batching) * batching.size if batching.drop_last else batching.n
+        return max(visited - self.rest.start * batching.size, 0)
 
 
 class NumberedDataset:

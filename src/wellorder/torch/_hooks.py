@@ -92,15 +92,25 @@ class LayerHooks:
         self._readers = {layer.name: reader for layer, reader in readers.items()}
         self._strict = strict
         self._looks_at_ids: dict[str, tuple[int, Any]] = {}
-        self._handles: list[Any] = [records.watch(model)]
-        for layer in readers:
+        self._model, self._layers = model, list(readers)
+        self._handles: list[Any] = []
+        self._parameter_handles: list[Any] = []
+        self.attach()
+
+    def attach(self) -> None:
+        """Put the hooks on the model, if they are off."""
+        if self._handles:
+            return
+        self._handles = [self.records.watch(self._model)]
+        for layer in self._layers:
             hook = _LayerHook(self, layer)
             self._handles.append(layer.module.register_forward_hook(hook, with_kwargs=True))
         # Until a layer was heard, the parameters are asked too: gradients that reach them and no layer mean
         # that the hooks are in the wrong place, which must not pass in silence.
-        self._parameter_handles: list[Any] = [
-            p.register_hook(self._reached) for p in model.parameters() if p.requires_grad
-        ]
+        if not self.heard:
+            self._parameter_handles = [
+                p.register_hook(self._reached) for p in self._model.parameters() if p.requires_grad
+            ]
 
     def forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A layer was called."""

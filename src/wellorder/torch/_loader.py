@@ -14,44 +14,67 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from wellorder._order import Order, Policy, describe, rng, units_of
+from wellorder._measure import error_vs_shuffle
+from wellorder._order import Order, Policy, describe, remembers, rng, units_of
 from wellorder.torch._batch_gradients import MicroBatch
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
-from wellorder.torch._batching import Batching, NumberedCollate, NumberedDataset, RestOfEpoch
+from wellorder.torch._batching import (
+    Batching,
+    ExamplesOfEpoch,
+    NumberedCollate,
+    NumberedDataset,
+    RestOfEpoch,
+)
 from wellorder.torch._hooks import NOTHING_OBSERVED, OptimizerSteps, Scaler
 from wellorder.torch._observing import Observer
 from wellorder.torch._saved_state import check_same, packed, unpacked
+from wellorder.torch._schedule import NextState, Observe, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
-from wellorder.torch._validation import check_loader, check_model, check_policy_fits
+from wellorder.torch._validation import check_knowledge, check_loader, check_model, check_policy_fits, opened
+
+KEPT = (
+    "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
+    "persistent_workers", "pin_memory_device", "in_order",
+)  # fmt: skip
+"""What the given loader decides about how batches are fetched."""
 
 
 def ordered(
     loader: DataLoader[Any],
-    model: nn.Module,
+    model: nn.Module | None = None,
     policy: Policy[Any] | None = None,
     *,
-    seed: int = 0,
+    rows: Any = None,
+    observe: Observe = "auto",
     signals: str | Spec = "auto",
+    seed: int = 0,
     scaler: Scaler | None = None,
 ) -> OrderedLoader:
-    """Give a loader a better order than ``shuffle=True``, learned from the gradients of the training itself.
+    """Give a loader a better order than ``shuffle=True``: by a model's gradients, or by rows known before.
 
     Everything else about the loader stays as it is: batch size, workers, pinning, collate. The loop stays
-    too. The first order is always a shuffle.
+    too. Gradients are looked at in a few epochs only; in all others nothing of ours touches the step.
 
     Parameters
     ----------
     loader
         A `torch.utils.data.DataLoader` over a map-style data set, shuffled or not.
     model
-        The module whose gradients order the examples; the batch must be its layers' first dimension.
+        The module whose gradients order the examples; the batch must be its layers' first dimension. Not
+        needed where ``rows`` say enough.
     policy
-        The rule that makes the orders; `Herding()` unless given, or `PairGraB()` for exact signals.
-    seed
-        Decides the first order and every random choice; same seed, same orders.
+        The rule that makes the orders; `Steering()` unless given, or `PairGraB()` for exact signals.
+    rows
+        What is known of each example before training, (n, k): `wellorder.features(x, y)`, or embeddings. They
+        shape the first epochs until gradients were seen, or all epochs if there is no model.
+    observe
+        Which epochs to take signals in: ``"auto"`` (0, 1, 2, 4, 8, 16, …), ``"always"``, an int (every
+        so-manyth), or a function from the epoch to True or False. `GraB` and `PairGraB` need all.
     signals
         ``"sketch"``, ``"exact"``, ``"batch"``, a spec such as ``Sketch(size=256)``, or ``"auto"``, which
         chooses and says why in ``report()``.
+    seed
+        Decides the first order and every random choice; same seed, same orders.
     scaler
         The ``torch.amp.GradScaler`` in use, if any, so that its changing scale can be undone.
 
@@ -67,59 +90,97 @@ def ordered(
     (3, 1, True)
     """
     check_loader(loader)
-    check_model(model)
+    if model is not None:
+        check_model(model)
     rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
+    check_knowledge(rule, model, rows)
     units_of(1, seed)
-    return OrderedLoader(loader, model, rule, seed=seed, signals=signals, scaler=scaler)
+    return OrderedLoader(
+        loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler
+    )
 
 
-class OrderedLoader:
-    """A loader whose order a policy makes from what the training reveals; made by `ordered`.
+class OrderedLoader(DataLoader[Any]):
+    """A `DataLoader` whose order a policy makes from what is known of the examples; made by `ordered`.
 
-    Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. What is not named
-    here (``batch_size``, ``dataset``, …) is the given loader's.
+    Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. Its data set,
+    batch size, workers and collate are the given loader's; its samplers are its own, and give the present
+    order.
     """
 
     def __init__(
         self,
         loader: DataLoader[Any],
-        model: nn.Module,
+        model: nn.Module | None,
         policy: Policy[Any],
         *,
-        seed: int = 0,
+        rows: Any = None,
+        observe: Observe = "auto",
         signals: str | Spec = "auto",
+        seed: int = 0,
         scaler: Scaler | None = None,
     ) -> None:
         data: Any = loader.dataset
         n, size = len(data), int(loader.batch_size or 1)
-        self.policy, self.seed = policy, seed
-        self.spec, self._why = choose(signals, policy, model, n, size)
-        self._batching = Batching(n, size, loader.drop_last, isinstance(self.spec, MicroBatch), seed)
+        chosen = choose(signals, policy, model, n, size, given=rows is not None)
+        grouped = isinstance(chosen.spec, MicroBatch)
+        self._batching = Batching(n, size, loader.drop_last, grouped, seed)
+        self._rest = RestOfEpoch(self._batching)
+        self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
+        settings = {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
+        with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
+            warnings.simplefilter("ignore")
+            super().__init__(
+                loader.dataset,
+                batch_size=size,
+                sampler=ExamplesOfEpoch(self._rest),
+                drop_last=loader.drop_last,
+                collate_fn=loader.collate_fn,
+                generator=loader.generator,
+                **settings,
+            )
+            # What is iterated over has numbered examples, so that a batch knows whose it is.
+            numbered: Any = NumberedDataset(loader.dataset)
+            collate: Any = NumberedCollate(loader.collate_fn)
+            self._inner: DataLoader[Any] = DataLoader(
+                numbered,
+                batch_sampler=self._rest,
+                collate_fn=collate,
+                generator=self._generator,
+                **settings,
+            )
+        object.__setattr__(self, "batch_sampler", self._rest)  # torch lets nobody set it later
+        self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
+        self._schedule = schedule_of(observe, policy)
         self._records = BatchRecords()
         self._source: Source | None = None
-        if self.spec is not None:
+        if self.spec is not None and model is not None:
             strict = signals != "auto"
             self._source = watch(self.spec, model, policy, seed, scaler, self._records, strict=strict)
-        self._observer = Observer(policy, policy.init(self._batching.units, seed=seed))
-        self._given = loader
-        self._rest = RestOfEpoch()
-        self._inner = self._rebuilt(loader)
+        self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows))
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
+        self._next: NextState | None = None
         self._optimizer_steps = None if self._source is None else OptimizerSteps()
         self._heard = 0
+        self._seen_in = -1
+        self._clock, self._wall = 0.0, 0.0
         # Hooks must go when the loader goes, and the source may not know the loader: it would keep it alive.
         self._off = None if self._source is None else weakref.finalize(self, self._source.remove)
-        self._owners = self._batching.owners(0)
+        self._open_epoch()
 
     def __len__(self) -> int:
         return len(self._batching)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._given, name)
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an OrderedLoader watches one model in one process and cannot be copied or pickled: save "
+            "loader.state_dict(), make a loader and call ordered(...) there, and load the state into it"
+        )
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__reduce__()
 
     @property
     def order(self) -> Order:
@@ -133,33 +194,56 @@ class OrderedLoader:
         return int(self._observer.state.epoch)
 
     @property
+    def observing(self) -> bool:
+        """Whether the present epoch is one in which signals are taken."""
+        return self._source is not None and self._schedule(self.epoch)
+
+    @property
     def units(self) -> Order | None:
         """Units of the batch that was given out last and has not been settled; None between epochs."""
         latest = self._records.open_records[-1:]
         return latest[0].units if latest else None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
         if self._step and not self._resumed:  # the last epoch was left early
             self._advance()
+        data: Any = self.dataset
+        if len(data) != self._batching.n:
+            raise ValueError(
+                f"the data set had {self._batching.n} examples when ordered(...) was called, and has "
+                f"{len(data)} now; call ordered(...) again on a new DataLoader"
+            )
         self._resumed = False
         self._iteration += 1
-        iteration = self._iteration
-        given: Any = self._given.generator  # its seed counts; its state would not come back on resume
+        given: Any = self.generator  # its seed counts; its state would not come back on resume
         name = "workers" if given is None else f"workers.{given.initial_seed()}"
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
-        self._rest.batches = self._batching.batches(self.order, self.epoch, self._step)
+        self._clock = time.perf_counter()
+        if self.observing:
+            yield from self._observed_epoch(self._iteration)
+            return
+        if remembers(self.policy) and self._next is None:
+            self._next = NextState(self.policy, self._observer.state)
+        yield from self._plain_epoch(self._iteration)
+
+    def _plain_epoch(self, iteration: int) -> Iterator[Any]:
+        """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
+        for _, batch in self._inner:
+            self._check_turn(iteration)
+            self._step += 1
+            yield batch
+        if iteration == self._iteration:
+            self._advance()
+
+    def _observed_epoch(self, iteration: int) -> Iterator[Any]:
         grouped = self._batching.grouped
         # A parameter's gradient does not tell its batch: micro-batches are settled when the next is drawn.
-        recognised = self._source is not None and not grouped
         for examples, batch in self._inner:
-            if iteration != self._iteration:
-                raise RuntimeError(
-                    "this epoch was left for another: iterate over an OrderedLoader once at a time"
-                )
+            self._check_turn(iteration)
             self._settle()
             self._step += 1
             units = self._owners[examples[:1] if grouped else examples]
-            self._records.open(len(examples), batch if recognised else (), step=self._step, units=units)
+            self._records.open(len(examples), () if grouped else batch, step=self._step, units=units)
             try:
                 yield batch
             except GeneratorExit:  # the loop was left: what follows it is none of the batch's
@@ -168,6 +252,12 @@ class OrderedLoader:
                 raise
         if iteration == self._iteration:
             self._advance()
+
+    def _check_turn(self, iteration: int) -> None:
+        if iteration != self._iteration:
+            raise RuntimeError(
+                "this epoch was left for another: iterate over an OrderedLoader once at a time"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """All that continues this loader exactly, in mid-epoch too: tensors, numbers and strings, no pickles.
@@ -183,7 +273,9 @@ class OrderedLoader:
         return {
             "loader": self._identity(),
             "step": self._step,
+            "seen_in": self._seen_in,
             "seconds": self._seconds(),
+            "wall": self._wall,
             **packed(self._observer),
         }
 
@@ -193,11 +285,16 @@ class OrderedLoader:
         self._records.settle(everything=True)
         like = getattr(self._source, "like", None)
         self._observer = unpacked(self.policy, mapping, like)
-        self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._seconds()
+        self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
+        self._seen_in, self._wall = int(mapping.get("seen_in", -1)), float(mapping.get("wall", 0.0))
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
+        self._next = None
         self._iteration += 1
-        self._owners = self._batching.owners(self.epoch)
+        self._open_epoch()
+        if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
+            self._resumed = False
+            self._advance()
 
     def report(self) -> Report:
         """What is collected and why, what it costs, what was observed, and the order error so far.
@@ -216,9 +313,36 @@ class OrderedLoader:
             **observer.counts(),
             seconds_per_step=self._seconds() / max(observer.steps, 1),
             memory=observer.memory(),
-            order_error=tuple(observer.errors),
+            order_error=(*observer.errors, *observer.running_error.so_far()),
             coverage={} if source is None else source.coverage(),
+            rows=self._rows_in_words(),
+            overhead=self._overhead(),
         )
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for a logger, flat: what the order is worth, what it knows, what it costs. Only asks.
+
+        ``order/error_vs_shuffle`` compares this epoch's order with a shuffle, over the rows known now (1
+        means no better; it takes two passes over the rows); ``order/observed`` is 1 in an epoch that is
+        observed; ``order/known`` is the part of the units that have a row; ``order/row_age`` tells how many
+        epochs ago rows were last seen, and ``order/overhead`` our processor time by the time the epochs took.
+        """
+        state = self._observer.state
+        found = {
+            "order/epoch": float(self.epoch),
+            "order/observed": float(self.observing),
+            "order/overhead": self._overhead(),
+        }
+        known = getattr(state, "known", None)
+        if known is not None:
+            found["order/known"] = float(known.mean())
+        if self._seen_in >= 0:
+            found["order/row_age"] = float(self.epoch - self._seen_in)
+        if known is not None and known.all():
+            found["order/error_vs_shuffle"] = error_vs_shuffle(
+                state.rows, state.order, every=1 if self._batching.grouped else self._batching.size
+            )
+        return found
 
     @contextmanager
     def ignore(self) -> Iterator[None]:
@@ -227,7 +351,7 @@ class OrderedLoader:
             yield
 
     def remove(self) -> None:
-        """Take all hooks off the model; the loader then keeps its order."""
+        """Take all hooks off the model; orders are made from what is known by then."""
         self._records.settle(everything=True)
         if self._source is not None:
             self._source.remove()
@@ -243,13 +367,37 @@ class OrderedLoader:
         self._observer.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
+        """Close the epoch, and open the next: in the order that was made ahead, if one was."""
         self._settle(everything=True)
         start = time.thread_time()
-        self._observer.advance()
-        self._warn_if_nothing_observed()
+        before = self._observer.observed
+        following, self._next = (None if self._next is None else self._next.get()), None
+        epoch = self.epoch
+        self._observer.advance(following)
+        if self._observer.observed > before or (self._source is not None and self._schedule(epoch)):
+            self._seen_in = epoch
+            self._warn_if_nothing_observed()
         self._observer.seconds += time.thread_time() - start
+        if self._clock:
+            self._wall += time.perf_counter() - self._clock
+            self._clock = 0.0
         self._step = 0
+        self._open_epoch()
+
+    def _open_epoch(self) -> None:
+        """Tell the samplers the order; put hooks on the model in an observed epoch, off in others."""
+        self._rest.order, self._rest.epoch, self._rest.start = self.order, self.epoch, self._step
         self._owners = self._batching.owners(self.epoch)
+        if self._source is None:
+            return
+        if self.observing:
+            self._source.attach()
+            self._optimizer_steps = self._optimizer_steps or OptimizerSteps()
+        else:
+            self._source.remove()
+            if self._optimizer_steps is not None:
+                self._optimizer_steps.remove()
+            self._optimizer_steps = None
 
     def _warn_if_nothing_observed(self) -> None:
         """Say so once if an epoch was trained and nothing of it was seen."""
@@ -263,8 +411,22 @@ class OrderedLoader:
                 self._optimizer_steps.count = 0
 
     def _seconds(self) -> float:
-        """Processor time spent on signals and the policy so far."""
+        """Processor time spent on signals and the policy so far, in the training's thread."""
         return self._observer.seconds + self._records.seconds
+
+    def _overhead(self) -> float:
+        return self._seconds() / self._wall if self._wall else 0.0
+
+    def _rows_in_words(self) -> str:
+        """What is known of the units, and from when."""
+        known = getattr(self._observer.state, "known", None)
+        if known is None:
+            return "none kept"
+        count = int(known.sum())
+        if not count:
+            return "none yet: the order is a shuffle"
+        when = f"last seen in epoch {self._seen_in}" if self._seen_in >= 0 else "given before training"
+        return f"{count} of {len(known)} units, {when}"
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -274,28 +436,6 @@ class OrderedLoader:
             "seed": self.seed,
             "signals": "none" if self.spec is None else describe(self.spec),
         }
-
-    def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Make the same loader, but with numbered examples and our batches."""
-        self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
-        data: Any = NumberedDataset(loader.dataset)
-        collate: Any = NumberedCollate(loader.collate_fn)
-        with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
-            warnings.simplefilter("ignore")
-            return DataLoader(
-                data,
-                batch_sampler=self._rest,
-                num_workers=loader.num_workers,
-                collate_fn=collate,
-                pin_memory=loader.pin_memory,
-                timeout=loader.timeout,
-                worker_init_fn=loader.worker_init_fn,
-                multiprocessing_context=loader.multiprocessing_context,
-                generator=self._generator,
-                prefetch_factor=loader.prefetch_factor,
-                persistent_workers=loader.persistent_workers,
-                pin_memory_device=loader.pin_memory_device,
-            )
 
 
 @dataclass(frozen=True)
@@ -318,6 +458,10 @@ class Report:
         One estimate per finished epoch.
     coverage
         How each trainable parameter's gradient is taken.
+    rows
+        What is known of the units, and from when.
+    overhead
+        Our processor time in the training's thread, by the time that the epochs took.
     """
 
     signals: str
@@ -334,6 +478,8 @@ class Report:
     memory: int
     order_error: tuple[float, ...]
     coverage: Mapping[str, str]
+    rows: str
+    overhead: float
 
     def __str__(self) -> str:
         errors = ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
@@ -343,7 +489,9 @@ class Report:
             f"where        epoch {self.epoch}, step {self.step} of {self.steps}",
             f"visits       {self.observed} observed, {self.unobserved} without a gradient, "
             f"{self.not_finite} not finite",
-            f"cost         {1e3 * self.seconds_per_step:.3f} ms a step, {self.memory / 2**20:.1f} MiB kept",
+            f"known        {self.rows}",
+            f"cost         {1e3 * self.seconds_per_step:.3f} ms an observed step, "
+            f"{100 * self.overhead:.1f} % of the time so far, {self.memory / 2**20:.1f} MiB kept",
             f"order error  {errors}",
         ]
         if self.coverage:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from wellorder._compiled import fast
-from wellorder._order import Order, Policy
-from wellorder.torch import _herding_cuda as herding_cuda
+from wellorder._order import Keeps, Order, Policy, keeps_of
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
@@ -27,7 +26,7 @@ class Observer:
         self.running_error, self.errors = RunningOrderError(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
-        self._pending = PendingRows(len(state.order), for_an_epoch=herding_cuda.keeps(policy))
+        self._pending = PendingRows(len(state.order), for_an_epoch=keeps_of(policy) is Keeps.ROWS)
 
     def take(self, step: int, units: Order, signals: Any) -> None:
         """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved."""
@@ -45,17 +44,10 @@ class Observer:
         if batches is not None:
             self._show_rows(batches, self._measure(batches))
 
-    def advance(self) -> None:
-        """Close the epoch and open the next."""
-        batches = self._pending.take()
-        finite = batches is not None and self._measure(batches)
-        if batches is not None and finite and herding_cuda.serves(self.policy, self.state, batches.rows):
-            self.state = herding_cuda.advance(self.policy, self.state, batches.units, batches.rows)
-            self.observed += len(batches.units)
-        else:
-            if batches is not None:
-                self._show_rows(batches, finite)
-            self.state = self.policy.advance(self.state)
+    def advance(self, following: Any = None) -> None:
+        """Close the epoch and open the next, whose state may have been made already."""
+        self.flush()
+        self.state = self.policy.advance(self.state) if following is None else following
         if self.running_error.sums:
             self.errors.append(self.running_error.error())
         self.running_error = RunningOrderError()
@@ -214,6 +206,10 @@ class RunningOrderError:
         if np.isfinite(row).all():
             self.sums.append(np.array(row, np.float32))
             self.counts.append(count)
+
+    def so_far(self) -> tuple[float, ...]:
+        """The estimate of an epoch that is not over, if it has begun."""
+        return (self.error(),) if self.sums else ()
 
     def error(self) -> float:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import nn
 
 from wellorder._order import Keeps, Policy, keeps_of
-from wellorder.policies import Herding, PairGraB
+from wellorder.policies import PairGraB, Steering
 from wellorder.torch._batch_gradients import MicroBatch, MicroBatchSource
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import Scaler
@@ -36,6 +36,10 @@ class Source(Protocol):
         """How each trainable parameter's gradient is taken."""
         ...
 
+    def attach(self) -> None:
+        """Put the hooks on the model, if they are off."""
+        ...
+
     def remove(self) -> None:
         """Take the hooks off the model."""
         ...
@@ -49,12 +53,30 @@ class Choice(NamedTuple):
 
 
 def default_policy(signals: Any) -> Policy[Any]:
-    """The policy where none is named: `Herding`, or for exact signals, which have no rows, `PairGraB`."""
-    return PairGraB() if signals == "exact" or isinstance(signals, Exact) else Herding()
+    """The policy where none is named: `Steering`, or for exact signals, which have no rows, `PairGraB`."""
+    return PairGraB() if signals == "exact" or isinstance(signals, Exact) else Steering()
 
 
-def choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: int = 1) -> Choice:
-    """Settle which signals to collect: as asked, or for "auto" by policy, model and modelled cost."""
+def choose(
+    signals: Any, policy: Policy[Any], model: nn.Module | None, n: int, batch: int = 1, *, given: bool = False
+) -> Choice:
+    """Settle which signals to collect: as asked, or for "auto" by policy, model and modelled cost.
+
+    ``given`` says that rows of the examples are known already: then no micro-batches are made units instead.
+    """
+    if model is None:
+        return Choice(None, "no model was given, so orders are made from what is known before training")
+    choice = _choose(signals, policy, model, n, batch)
+    if given and isinstance(choice.spec, MicroBatch):
+        if signals != "auto":
+            raise ValueError(
+                f"signals={signals!r} orders micro-batches, and rows= tells of examples; leave one out"
+            )
+        return Choice(None, f"orders are made from the rows given ({choice.why})")
+    return choice
+
+
+def _choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: int) -> Choice:
     if isinstance(signals, Spec):
         return Choice(signals, "as asked")
     if signals != "auto":

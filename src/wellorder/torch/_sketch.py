@@ -109,6 +109,10 @@ class SketchSource:
                     how[self._names[id(p)]] = self.hooks.coverage_of(layer, numbers)
         return {name: how.get(name, "not sketched") for name in self._names.values()}
 
+    def attach(self) -> None:
+        """Put the hooks on the model, if they are off."""
+        self.hooks.attach()
+
     def remove(self) -> None:
         """Take the hooks off the model."""
         self.hooks.remove()

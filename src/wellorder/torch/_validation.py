@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from wellorder._order import Needs, Policy
+from wellorder._order import Needs, Policy, remembers
 
 
 def check_loader(loader: Any) -> DataLoader[Any]:
@@ -78,6 +78,27 @@ def check_policy_fits(policy: Policy[Any]) -> None:
             f"policy={type(policy).__name__} needs {needs.value}, and a loader does not know your loss; "
             "use Herding, PairGraB or GraB, which learn from the training itself"
         )
+
+
+def check_knowledge(policy: Policy[Any], model: nn.Module | None, rows: Any) -> None:
+    """Refuse to order by nothing, and rows for a policy that takes none."""
+    if rows is not None and not remembers(policy):
+        raise ValueError(
+            f"rows=…: {type(policy).__name__} takes no rows; use Steering() or Herding(), or leave rows out"
+        )
+    if model is None and rows is None and policy.needs.at_visits():
+        raise ValueError(
+            "model=None, rows=None: there is nothing to order by; pass the model that is trained, or "
+            "rows=wellorder.features(x, y)"
+        )
+
+
+def opened(policy: Policy[Any], units: int, seed: int, rows: Any) -> Any:
+    """A policy's first state, with the rows that are known already."""
+    if rows is None:
+        return policy.init(units, seed=seed)
+    rule: Any = policy  # that it takes rows was checked
+    return rule.init(units, seed=seed, rows=rows)
 
 
 def is_compiled(model: nn.Module) -> bool:

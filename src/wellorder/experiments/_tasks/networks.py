@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from wellorder._datasets import files
+from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder._order import Policy
 from wellorder.experiments._tasks.task import LOSS, ORDER_ERROR, TEST_ACCURACY
 from wellorder.experiments._training import Settings
-from wellorder.federated import _data as files
 from wellorder.report._table import Metric
 from wellorder.torch import ordered
-from wellorder.torch._networks import CNN, LeNet, grey_lenet, logistic
 
 
 @dataclass(frozen=True)
@@ -218,10 +218,10 @@ class Gather:
 
 
 RECIPES = {
-    "fashion-mnist": Recipe(grey_lenet, 1e-3),
+    "fashion-mnist": Recipe(partial(lenet, 1, 28), 1e-3),
     "fashion-mnist-logistic": Recipe(logistic, 1e-2, momentum=0.0),
-    "cifar10": Recipe(LeNet, 1e-3, weight_decay=1e-2),
-    "cifar10-cnn": Recipe(CNN, 2e-2, batch=32, momentum=0.0),
+    "cifar10": Recipe(lenet, 1e-3, weight_decay=1e-2),
+    "cifar10-cnn": Recipe(cnn, 2e-2, batch=32, momentum=0.0),
 }
 """By task; "cifar10" is the setting of Lu et al. (2022)."""
 

@@ -179,6 +179,11 @@ class ExactSource:
         }
         return {name: how.get(key, "frozen") for key, name in self.names.items()}
 
+    def attach(self) -> None:
+        """Put the hooks on the model, if they are off."""
+        self.hooks.attach()
+        self._coordinates.attach()
+
     def remove(self) -> None:
         """Take the hooks off the model."""
         self.hooks.remove()

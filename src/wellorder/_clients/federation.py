@@ -1,0 +1,264 @@
+"""One federation's rounds from beginning to end: who is next, what their updates say, what must be saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._clients.queue import Queue
+from wellorder._clients.tolerance import Tolerance
+from wellorder._clients.updates import Arrays, Signal, Sketch, UnfitError
+from wellorder._order import Policy, permutes, rng
+
+Signals = Literal["auto", "exact", "sketch"]
+EXACT_UP_TO = 2**20
+SKETCH_WIDTH = 2**10
+COORDINATES = 256
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A client's answer and what it reveals: a row of the policy's signals, or a fault.
+
+    Exact rows are not kept (``row`` is None): they are formed again, two at a time, when the policy observes.
+    """
+
+    client: int
+    arrays: Arrays
+    row: npt.NDArray[np.float64] | None = None
+    probe: npt.NDArray[np.float64] | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class RunningError:
+    r"""How good the order is as it goes: the federated order error, estimated from a few coordinates.
+
+    Holds prefix sums of pseudo-gradients at the ends of this epoch's rounds, at ``COORDINATES`` places.
+    The estimate is :math:`\max_m \|P_m - \frac{m}{n} P_n\|_2`, scaled for the places left out: Definition
+    ``def:FL:order error`` of pseudo-gradients instead of gradients, over the part of the epoch that was seen.
+    Exact for vectors no longer than ``COORDINATES``.
+    """
+
+    seed: int
+    sums: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    counts: tuple[int, ...] = ()
+
+    def probe(self, row: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Take the coordinates of ``row`` that count, scaled."""
+        if len(row) <= COORDINATES:
+            return row.astype(np.float64)
+        places = rng(self.seed, 0, "gauge").integers(0, len(row), COORDINATES)
+        scaled: npt.NDArray[np.float64] = row[places] * np.float64(np.sqrt(len(row) / COORDINATES))
+        return scaled
+
+    def add(self, probes: list[npt.NDArray[np.float64]]) -> RunningError:
+        """Close a round in which these were seen."""
+        if not probes:
+            return self
+        total, count = np.sum(probes, axis=0), len(probes)
+        if self.counts:
+            total, count = total + self.sums[-1], count + self.counts[-1]
+        sums = np.vstack([self.sums, total]) if self.counts else total[None]
+        return replace(self, sums=sums, counts=(*self.counts, count))
+
+    def value(self) -> float:
+        """Estimate the order error of what was seen since the epoch began.
+
+        >>> error = RunningError(0)
+        >>> for z in ([1.0], [1.0], [-1.0], [-1.0]):
+        ...     error = error.add([np.array(z)])
+        >>> error.value()
+        2.0
+        """
+        if not self.counts:
+            return 0.0
+        share = np.array(self.counts)[:, None] / self.counts[-1]
+        return float(np.linalg.norm(self.sums - share * self.sums[-1], axis=1).max())
+
+
+class Federation:
+    """A federation whose model is a mapping of named arrays, its clients known by name.
+
+    Memory beyond the policy's: views of the model, with ``server_step`` ≠ 1 the epoch's first model, and two
+    rows (or one sketch a client of the round).
+    """
+
+    def __init__(
+        self,
+        policy: Policy[Any],
+        cohort: int,
+        seed: int = 0,
+        *,
+        server_step: float = 1.0,
+        signals: Signals = "auto",
+        tolerance: Tolerance | None = None,
+    ) -> None:
+        if not permutes(policy):
+            raise ValueError(f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling()")
+        self.queue, self.cohort = Queue(policy, seed), int(cohort)
+        self.server_step, self.signals, self.tolerance = server_step, signals, tolerance or Tolerance()
+        self.names: list[str] = []
+        """Client ``c`` is ``names[c]``: a number is given once and never again."""
+        self.model: Arrays = {}
+        self.first: Arrays = {}
+        self.error = RunningError(seed)
+        self.sketch: Sketch | None = None
+        self.rounds = self.fruitless = 0
+        self._numbers: dict[str, int] = {}
+        self._met: set[str] = set()
+
+    def choose(self, present: Collection[str], enough: int, late: bool) -> tuple[int, ...] | None:
+        """Name the next cohort; ``None`` says to look again later, ``()`` that nobody is there.
+
+        Opens the first epoch once ``enough`` clients are present, and closes one whose rest is away: when it
+        is ``late``, or when there is nobody to hope for.
+        """
+        self._met.update(present)
+        queue = self.queue
+        if queue.epoch < 0:
+            if not (len(present) >= enough or (late and present)):
+                return () if late else None
+            self._number(present)
+            queue.open(len(self.names))
+            self.first = self.model
+        for _ in range(2):
+            here = np.zeros(len(self.names), bool)
+            here[[self._numbers[name] for name in present if name in self._numbers]] = True
+            chosen = queue.next(self.cohort, here.__getitem__)
+            if len(chosen):
+                return tuple(chosen.tolist())
+            # Nobody waits again for a client that was missing in the epoch before.
+            hope = not np.isin(queue.waiting, queue.absent).all()
+            if not present or (hope and not late):
+                return () if late else None
+            queue.give_up()
+            self.close()
+        return ()
+
+    def signal(self) -> Signal:
+        """How updates relative to the current model become signals."""
+        dim = sum(array.size for array in self.model.values() if array.dtype.kind == "f")
+        if not dim:
+            raise ValueError(
+                "arrays: the model has no floating-point arrays, so its updates have no direction"
+            )
+        sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
+        if sketched and (self.sketch is None or self.sketch.dim != dim):
+            self.sketch = Sketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
+        return Signal.relative_to(self.model, sketch=self.sketch, cap=self.tolerance.norm_cap)
+
+    def measure(self, signal: Signal, client: int, arrays: Arrays) -> Visit:
+        """Look at an update; one that cannot be balanced becomes a visit with a fault."""
+        try:
+            row = signal.row(arrays)
+        except UnfitError as error:
+            return Visit(client, {}, fault=str(error))
+        return Visit(client, arrays, row if signal.sketch else None, self.error.probe(row))
+
+    def take(
+        self, signal: Signal, visits: Sequence[Visit], failed: Sequence[int], moved: bool
+    ) -> dict[str, Any]:
+        """Enter a round: who came, in cohort order, who failed, and whether ``model`` has moved.
+
+        Returns the round's figures. An epoch that this round completes is closed.
+        """
+        queue = self.queue
+        at, clients = len(queue.visited), [visit.client for visit in visits]
+        if queue.policy.needs.at_visits():
+            for first, block in _pairs(visits, signal):
+                queue.observe(at + first, clients[first : first + len(block)], block)
+        self.error = self.error.add([visit.probe for visit in visits if visit.probe is not None])
+        queue.settle(clients, failed, self.tolerance.attempts)
+        self.fruitless = 0 if moved else self.fruitless + 1
+        figures = {
+            "epoch": queue.epoch, "position": len(queue.visited), "clients": queue.size, "cohort": clients,
+            "error": self.error.value(), "failures": len(failed), "missed": len(queue.missed),
+            "bad-updates": sum(bool(visit.fault) for visit in visits),
+        }  # fmt: skip
+        if not len(queue) and queue.epoch >= 0:
+            self.close()
+        return figures
+
+    def close(self) -> None:
+        """Amplify the epoch's movement, x ← x_q − η(x_q − w), and open the next epoch to all whom we met.
+
+        Names are numbered here and nowhere else: in which order they were met within an epoch is chance.
+        """
+        if self.server_step != 1:
+            self.model = {name: self._amplified(name, w) for name, w in self.model.items()}
+        before = len(self.names)
+        self._number(self._met)
+        self.queue.close(range(before, len(self.names)))
+        self.error, self.first = RunningError(self.queue.seed), self.model
+
+    def _number(self, names: Iterable[str]) -> None:
+        """Number the names that are new, in their natural order."""
+        for name in sorted(set(names) - self._numbers.keys(), key=natural):
+            self._numbers[name] = len(self.names)
+            self.names.append(name)
+
+    def _amplified(self, name: str, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if w.dtype.kind != "f":
+            return w
+        moved: npt.NDArray[Any] = w + (1 - self.server_step) * (self.first[name] - w)
+        return moved.astype(w.dtype)
+
+    def saved(self) -> dict[str, Any]:
+        """All from which `restore` goes on, for `wellorder._saving.save_state`."""
+        return {
+            "seed": self.queue.seed, "rounds": self.rounds, "names": self.names, "queue": self.queue.saved(),
+            "error": {"sums": self.error.sums, "counts": list(self.error.counts)},
+            "model": dict(self.model), "first": dict(self.first) if self.server_step != 1 else {},
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `saved` was; refuses another seed's or another policy's state."""
+        seed = self.queue.seed
+        if saved["seed"] != seed:
+            raise ValueError(f"seed={seed}: this state was saved with seed {saved['seed']}; pass that one")
+        self.queue.restore(saved["queue"])
+        self.names = list(saved["names"])
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        self.error = RunningError(seed, saved["error"]["sums"], tuple(saved["error"]["counts"]))
+        self.model = saved["model"]
+        self.first = saved["first"] if self.server_step != 1 else self.model
+        if self.first.keys() != self.model.keys():
+            raise ValueError(
+                f"server_step={self.server_step}: this state was saved with 1.0 and lacks the epoch's first "
+                "model; pass server_step=1.0"
+            )
+        self.rounds = saved["rounds"]
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which ``"2"`` comes before ``"10"``.
+
+    >>> sorted(["node-10", "10", "node-2", "2"], key=natural)
+    ['2', '10', 'node-2', 'node-10']
+    """
+    parts = (part for part in re.split(r"(\d+)", name) if part)
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
+
+
+def _pairs(visits: Sequence[Visit], signal: Signal) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Rows of consecutive good visits, at most two at a time, each block with the place of its first."""
+    buffer = None if signal.sketch else np.empty((2, signal.dim), signal.dtype)
+    at = 0
+    while at < len(visits):
+        pair = list(visits[at : at + 2])
+        if len(pair) == 2 and pair[1].fault:
+            pair = pair[:1]
+        if not pair[0].fault:
+            if buffer is None:
+                yield at, np.stack([visit.row for visit in pair if visit.row is not None])
+            else:
+                for visit, out in zip(pair, buffer, strict=False):
+                    signal.row(visit.arrays, out)
+                yield at, buffer[: len(pair)]
+        at += 1 if pair[0].fault else len(pair)

@@ -1,0 +1,146 @@
+"""Partitions: which examples each client holds."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._order import frozen, rng
+from wellorder._saving import load_state, save_state
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Who holds what: client c holds ``examples[starts[c] : starts[c + 1]]``."""
+
+    examples: Ints = field(repr=False)
+    starts: Ints = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.starts.ndim != 1 or len(self.starts) < 2 or self.starts[0] != 0:
+            raise ValueError(
+                f"starts of shape {self.starts.shape}: pass one more than there are clients, from 0"
+            )
+        if (np.diff(self.starts) < 1).any() or self.starts[-1] != len(self.examples):
+            raise ValueError(
+                "starts: every client needs at least one example, and the last start is their number"
+            )
+
+    @property
+    def n(self) -> int:
+        """N, the number of clients."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """How many examples each client holds."""
+        return np.diff(self.starts)
+
+    def of(self, client: int) -> Ints:
+        """The examples of one client."""
+        return self.examples[self.starts[client] : self.starts[client + 1]]
+
+    def table(self, labels: npt.ArrayLike, classes: int | None = None) -> Ints:
+        """The picture of who holds what: examples of each label, one row a client."""
+        marks = np.asarray(labels)[self.examples]
+        width = int(classes if classes is not None else marks.max() + 1)
+        owner = np.repeat(np.arange(self.n), self.sizes)
+        return np.bincount(owner * width + marks, minlength=self.n * width).reshape(self.n, width)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write both arrays into an npz file, whole or not at all."""
+        save_state(path, {"examples": self.examples, "starts": self.starts})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Partition:
+        """Read what `save` wrote."""
+        saved = load_state(path)
+        if set(saved) != {"examples", "starts"}:
+            raise ValueError(f"{os.fspath(path)!r} holds no partition; pass a file that Partition.save wrote")
+        return cls(frozen(saved["examples"]), frozen(saved["starts"]))
+
+
+def label_shards(labels: npt.ArrayLike, clients: int, *, each: int = 1, seed: int = 0) -> Partition:
+    """Sort by label, cut into ``clients * each`` equal shards, and deal ``each`` to every client.
+
+    ``each=1`` is the paper's partition (about one label a client); ``each=2``, dealt at random, is McMahan's.
+
+    >>> from wellorder.federated import label_shards
+    >>> label_shards([1, 0, 1, 0, 2, 2], 3).table([1, 0, 1, 0, 2, 2])
+    array([[2, 0, 0],
+           [0, 2, 0],
+           [0, 0, 2]])
+    """
+    marks = _checked(labels, clients, each)
+    pieces = np.array_split(np.argsort(marks, kind="stable"), clients * each)
+    deal = np.arange(len(pieces)) if each == 1 else rng(seed, 0, "shards").permutation(len(pieces))
+    return _partition([np.concatenate([pieces[i] for i in hand]) for hand in deal.reshape(clients, each)])
+
+
+def iid(labels: npt.ArrayLike, clients: int, *, seed: int = 0) -> Partition:
+    """Deal all examples at random, equally many to each client."""
+    marks = _checked(labels, clients, 1)
+    return _partition(np.array_split(rng(seed, 0, "iid").permutation(len(marks)), clients))
+
+
+def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, *, seed: int = 0) -> Partition:
+    """Split every label among the clients in proportions drawn from Dirichlet(α): small α, few labels each.
+
+    Sizes differ from client to client; one left with nothing is given an example of the richest.
+    """
+    marks = _checked(labels, clients, 1)
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"alpha={alpha!r}: pass a positive number, e.g. 0.3")
+    draw = rng(seed, 0, "dirichlet")
+    owner = np.empty(len(marks), np.int64)
+    for label in np.unique(marks):
+        own = draw.permutation(np.flatnonzero(marks == label))
+        shares = np.cumsum(draw.dirichlet(np.full(clients, alpha)))[:-1]
+        cuts = np.round(shares * len(own)).astype(np.int64)
+        owner[own] = np.searchsorted(cuts, np.arange(len(own)), side="right")
+    counts = np.bincount(owner, minlength=clients)
+    for poor in np.flatnonzero(counts == 0):
+        rich = int(counts.argmax())
+        owner[np.flatnonzero(owner == rich)[0]] = poor
+        counts[rich], counts[poor] = counts[rich] - 1, 1
+    order = np.argsort(owner, kind="stable")
+    return Partition(frozen(order), frozen(np.concatenate([[0], np.cumsum(counts)])))
+
+
+def by_client(owners: npt.ArrayLike) -> Partition:
+    """Give each example to the client that ``owners`` names: one name or number an example, sorted.
+
+    For data that come with their owner, such as writers or devices. Client c is the c-th of the sorted names.
+
+    >>> from wellorder.federated import by_client
+    >>> by_client(["bo", "al", "bo", "al", "cy"]).examples
+    array([1, 3, 0, 2, 4])
+    """
+    names = np.asarray(owners)
+    if names.ndim != 1 or not len(names):
+        raise ValueError(f"owners of shape {names.shape}: pass a 1-D array, the owner of each example")
+    _, owner, counts = np.unique(names, return_inverse=True, return_counts=True)
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Partition(frozen(np.argsort(owner, kind="stable").astype(np.int64)), frozen(starts))
+
+
+def _partition(groups: list[Ints]) -> Partition:
+    starts = np.cumsum([0, *map(len, groups)], dtype=np.int64)
+    return Partition(frozen(np.concatenate(groups).astype(np.int64)), frozen(starts))
+
+
+def _checked(labels: npt.ArrayLike, clients: int, each: int) -> Ints:
+    marks = np.asarray(labels)
+    if marks.ndim != 1 or marks.dtype.kind not in "iu":
+        raise ValueError(f"labels of shape {marks.shape}, {marks.dtype}: pass a 1-D array of ints")
+    if not isinstance(clients, int | np.integer) or clients < 1 or each < 1 or clients * each > len(marks):
+        raise ValueError(
+            f"clients={clients!r}, each={each!r}: {len(marks)} examples make at most {len(marks)} shards; "
+            "pass fewer"
+        )
+    return marks

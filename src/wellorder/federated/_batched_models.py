@@ -1,0 +1,314 @@
+"""Many models of one shape in one go: every lane (a client of a run) has its own parameters and batch.
+
+Lanes never mix, so the gradient of the summed losses holds each lane's own gradient: plain autograd will do.
+Images are kept channels last, (lane, batch, height, width, channel), where a convolution is one batched
+product of its patches; what `stack` does not know is left to ``torch.func.vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from wellorder._datasets.networks import Residual
+from wellorder.federated import _batched_models_cuda as cuda
+from wellorder.federated._parameters import Layout
+
+Parameters = dict[str, Tensor]
+Layer = Callable[[Parameters, Tensor], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Outputs (b, …) and labels (b, …) to one loss each, (b,)."""
+Gradients = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Inputs (L, B, …), labels (L, B) and a mask of the real examples to each lane's gradient (L, width)."""
+WEIGHTED = (nn.Sequential, Residual, nn.Conv2d, nn.Linear, nn.GroupNorm)
+"""Known layers; their subclasses are not, for they may compute something else."""
+PAD = 8
+"""Patches are padded to a multiple of so many numbers, which tensor cores need."""
+
+
+@dataclass(frozen=True)
+class BatchedModel:
+    """A model, many times over: the forward pass of all lanes at once, and its gradients."""
+
+    forward: Layer
+    layout: Layout
+    loss: Loss
+    constants: Parameters
+    """Frozen parameters, which all lanes share."""
+
+    def gradients_at(self, lanes: Tensor) -> Gradients:
+        """A function of mini-batches: each lane's gradient, wherever ``lanes`` (L, width) move in place.
+
+        What the function returns is valid until it is called again.
+        """
+        constants = {name: p.expand(len(lanes), *p.shape) for name, p in self.constants.items()}
+        leaves, flat, places = self.layout.variables(lanes)
+        variables = [*leaves.values()]
+
+        def gradients(inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
+            outputs = self.forward({**leaves, **constants}, inputs).flatten(0, 1)
+            losses = self.loss(outputs.to(lanes.dtype), labels.flatten(0, 1)).view(real.shape)
+            # Lanes never mix, so the gradient of the sum holds each lane's own.
+            total = ((losses * real).sum(dim=1) / real.sum(dim=1)).sum()
+            torch._foreach_copy_(places, torch.autograd.grad(total, variables, materialize_grads=True))
+            return flat
+
+        return gradients
+
+
+def stack(model: nn.Module, *, half: bool = False, kernels: bool | None = None) -> Layer | None:
+    """The forward pass of many lanes, or None for tied weights or a layer that is not known here.
+
+    Takes parameters (L, *shape) by name and inputs (L, B, …), images channels last; gives (L, B, classes).
+    With ``half``, convolutions and linear layers compute in bfloat16. ``kernels`` says whether Triton's are
+    used where they can be: None on CUDA alone, True on a CPU too (in Triton's interpreter), False nowhere.
+    """
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if len(names) > len(list(model.parameters())):
+        return None
+    return _layer(model, "", Options(half, kernels))
+
+
+@dataclass(frozen=True)
+class Options:
+    """How layers compute: in bfloat16 or not, and by which kernels."""
+
+    half: bool = False
+    kernels: bool | None = None
+
+    def fused(self, x: Tensor, out: int) -> bool:
+        """Whether Triton's kernels take these inputs and so many output channels."""
+        wanted = x.is_cuda if self.kernels is None else self.kernels
+        return wanted and cuda.serves(x, out)
+
+
+def _layer(module: nn.Module, name: str, how: Options) -> Layer | None:
+    if type(module) not in WEIGHTED:
+        return _plain(module)
+    if isinstance(module, nn.Sequential):
+        return _sequence(module, name, how)
+    if isinstance(module, Residual):
+        body = _layer(module.body, f"{name}body.", how)
+        bridge = _layer(module.shortcut, f"{name}shortcut.", how)
+        return None if body is None or bridge is None else lambda p, x: torch.relu(body(p, x) + bridge(p, x))
+    if isinstance(module, nn.Conv2d):
+        return _conv(module, name, how)
+    if isinstance(module, nn.Linear):
+        return _linear(module, name, how)
+    if isinstance(module, nn.GroupNorm):
+        return _group_norm(module, name)
+    return _plain(module)
+
+
+def _plain(module: nn.Module) -> Layer | None:
+    if isinstance(module, nn.ReLU):
+        return lambda _, x: torch.relu(x)
+    if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
+        return lambda _, x: x.movedim(-1, 2).flatten(2) if x.ndim > 3 else x
+    if isinstance(module, nn.MaxPool2d) and not (module.ceil_mode or module.return_indices):
+        return lambda _, x: _pooled(module, x)
+    if isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1)):
+        return lambda _, x: x.mean(dim=(2, 3), keepdim=True)
+    return None
+
+
+def _sequence(module: nn.Sequential, name: str, how: Options) -> Layer | None:
+    children = [(f"{name}{key}.", child) for key, child in module._modules.items() if child is not None]
+    layers: list[Layer] = []
+    while children:
+        (key, child), *rest = children
+        kinds = [type(other) for _, other in rest[:2]]
+        layer: Layer | None
+        if type(child) is nn.Conv2d and child.bias is not None and kinds == [nn.ReLU, nn.MaxPool2d]:
+            layer, children = _conv_relu_pool(child, key, how, rest[1][1]), rest[2:]
+        else:
+            layer, children = _layer(child, key, how), rest
+        if layer is None:
+            return None
+        layers.append(layer)
+
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer(p, x)
+        return x
+
+    return run
+
+
+def _conv_relu_pool(conv: nn.Conv2d, name: str, how: Options, pool: nn.Module) -> Layer | None:
+    """Pool first: bias and ReLU are monotone, so the result is the same at a quarter of the work."""
+    product, pooled = _conv(conv, name, how, bias=False), _layer(pool, "", how)
+    if product is None or pooled is None:
+        return None
+    halves = isinstance(pool, nn.MaxPool2d) and pool.kernel_size == pool.stride == 2 and not pool.padding
+
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        y = product(p, x)
+        if halves and not (y.shape[2] % 2 or y.shape[3] % 2) and how.fused(y, y.shape[4]):
+            z: Tensor = cuda.PoolReLU.apply(y, p[f"{name}bias"])  # type: ignore[no-untyped-call]
+            return z
+        return torch.relu(pooled(p, y) + _bias(p, name, x, how))
+
+    return run
+
+
+def _bias(p: Parameters, name: str, x: Tensor, how: Options) -> Tensor:
+    bias = p[f"{name}bias"]
+    bias = bias.bfloat16() if how.half else bias
+    return bias.reshape(len(x), *(1,) * (x.ndim - 2), -1)
+
+
+def _conv(module: nn.Conv2d, name: str, how: Options, *, bias: bool = True) -> Layer | None:
+    square = len({*module.kernel_size}) == len({*module.stride}) == 1
+    padding = module.padding
+    if not square or module.groups != 1 or set(module.dilation) != {1} or module.padding_mode != "zeros":
+        return None
+    if isinstance(padding, str) or len({*padding}) != 1:
+        return None
+    stride, margin = module.stride[0], int(padding[0])
+    biased = bias and module.bias is not None
+
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        weight = p[f"{name}weight"]
+        if how.half:
+            x, weight = x.bfloat16(), weight.bfloat16()
+        y: Tensor = Convolution.apply(x, weight, stride, margin, how)  # type: ignore[no-untyped-call]
+        return y + _bias(p, name, y, how) if biased else y
+
+    return run
+
+
+def _linear(module: nn.Linear, name: str, how: Options) -> Layer:
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        weight = p[f"{name}weight"]
+        if how.half:
+            x, weight = x.bfloat16(), weight.bfloat16()
+        rows = torch.bmm(weight, x.flatten(1, -2).transpose(1, 2)).transpose(1, 2)
+        y: Tensor = rows.unflatten(1, x.shape[1:-1])
+        return y + _bias(p, name, y, how) if module.bias is not None else y
+
+    return run
+
+
+def _group_norm(module: nn.GroupNorm, name: str) -> Layer:
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        normed = F.group_norm(x.flatten(0, 1).movedim(-1, 1), module.num_groups, eps=module.eps)
+        y: Tensor = normed.movedim(1, -1).unflatten(0, x.shape[:2])
+        if not module.affine:
+            return y
+        shape = (len(x), *(1,) * (x.ndim - 2), -1)
+        return y * p[f"{name}weight"].reshape(shape) + p[f"{name}bias"].reshape(shape)
+
+    return run
+
+
+def _pooled(module: nn.MaxPool2d, x: Tensor) -> Tensor:
+    images = x.flatten(0, 1).permute(0, 3, 1, 2)
+    y = F.max_pool2d(images, module.kernel_size, module.stride, module.padding, module.dilation)
+    back: Tensor = y.permute(0, 2, 3, 1).unflatten(0, x.shape[:2])
+    return back
+
+
+PLAIN = Options()
+
+
+class Convolution(torch.autograd.Function):
+    """Each lane's own convolution: y = patches(x)·W, one batched product; its gradients are two more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, how: Options = PLAIN
+    ) -> Tensor:
+        lanes, out, _, kernel, _ = weight.shape
+        ctx.how, ctx.fused = how, how.fused(x, out)
+        if ctx.fused:
+            x, flat = x.contiguous(), weight.permute(0, 3, 4, 2, 1).reshape(lanes, -1, out).contiguous()
+            ctx.save_for_backward(x, weight)
+            ctx.stride, ctx.padding, ctx.shape = stride, padding, x.shape
+            return cuda.convolve(x, flat, kernel, stride, padding)
+        columns, sides = patches(x, kernel, stride, padding)
+        matrix = _matrix(weight.permute(0, 3, 4, 2, 1), columns.shape[2])
+        ctx.save_for_backward(columns, weight)
+        ctx.stride, ctx.padding, ctx.shape = stride, padding, x.shape
+        return torch.bmm(columns, matrix).view(lanes, x.shape[1], *sides, out)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
+        columns, weight = ctx.saved_tensors
+        lanes, out, inside, kernel, _ = weight.shape
+        dy = dy.contiguous()
+        rows = dy.view(lanes, -1, out)
+        if ctx.fused:
+            product = cuda.weigh(columns, dy, kernel, ctx.stride, ctx.padding)
+        else:
+            product = _tall_product(columns, rows, dy.shape[1])
+        dw = (
+            product[:, : kernel * kernel * inside]
+            .unflatten(1, (kernel, kernel, inside))
+            .permute(0, 4, 3, 1, 2)
+        )
+        if not ctx.needs_input_grad[0]:
+            return None, dw, None, None, None
+        if ctx.stride == 1 and ctx.how.fused(dy, inside):
+            flat = weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(lanes, -1, inside).contiguous()
+            return cuda.convolve(dy, flat, kernel, 1, kernel - 1 - ctx.padding), dw, None, None, None
+        if ctx.stride == 1:
+            spread, _ = patches(dy, kernel, 1, kernel - 1 - ctx.padding)
+            matrix = _matrix(weight.flip(3, 4).permute(0, 3, 4, 1, 2), spread.shape[2])
+            return torch.bmm(spread, matrix).view(ctx.shape), dw, None, None, None
+        parts = torch.bmm(rows, weight.permute(0, 1, 3, 4, 2).reshape(lanes, out, -1))
+        return _gathered(parts.view(*dy.shape[:4], kernel, kernel, inside), ctx), dw, None, None, None
+
+
+def patches(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, tuple[int, int]]:
+    """The patches of images (L, B, H, W, C) as rows (L, B·H'·W', k·k·C padded), and (H', W')."""
+    if padding:
+        x = F.pad(x, (0, 0, padding, padding, padding, padding))
+    view = x.unfold(2, kernel, stride).unfold(3, kernel, stride).permute(0, 1, 2, 3, 5, 6, 4)
+    lanes, batch, high, wide = view.shape[:4]
+    width = kernel * kernel * x.shape[4]
+    padded = -(-width // PAD) * PAD
+    if padded == width:
+        return view.reshape(lanes, batch * high * wide, width), (high, wide)
+    rows = x.new_empty(lanes, batch * high * wide, padded)
+    rows[..., width:] = 0
+    inner = rows.view(lanes, batch, high, wide, padded)[..., :width].unflatten(
+        -1, (kernel, kernel, x.shape[4])
+    )
+    inner.copy_(view)
+    return rows, (high, wide)
+
+
+def _matrix(weight: Tensor, height: int) -> Tensor:
+    """A kernel (L, k, k, in, out) as a matrix (L, height, out), zeros below."""
+    flat = weight.reshape(len(weight), -1, weight.shape[-1])
+    return F.pad(flat, (0, 0, 0, height - flat.shape[1])) if height > flat.shape[1] else flat
+
+
+def _tall_product(columns: Tensor, rows: Tensor, batch: int) -> Tensor:
+    """columnsᵀ·rows for each lane; where the result is small, an image at a time, to keep the device busy."""
+    lanes, _, width = columns.shape
+    if not columns.is_cuda or width * rows.shape[2] > 128 * 128:
+        return torch.bmm(columns.transpose(1, 2), rows)
+    parts = torch.bmm(
+        columns.view(lanes * batch, -1, width).transpose(1, 2), rows.view(lanes * batch, -1, rows.shape[2])
+    )
+    return parts.view(lanes, batch, width, -1).sum(dim=1)
+
+
+def _gathered(parts: Tensor, ctx: Any) -> Tensor:
+    """Add patches' gradients (L, B, H', W', k, k, C) back to the pixels that they were taken from."""
+    lanes, batch, high, wide, channels = ctx.shape
+    stride, padding = ctx.stride, ctx.padding
+    dx = parts.new_zeros(lanes, batch, high + 2 * padding, wide + 2 * padding, channels)
+    for i in range(parts.shape[4]):
+        for j in range(parts.shape[5]):
+            rows = slice(i, i + stride * parts.shape[2], stride)
+            cols = slice(j, j + stride * parts.shape[3], stride)
+            dx[:, :, rows, cols] += parts[:, :, :, :, i, j]
+    return dx[:, :, padding : padding + high, padding : padding + wide].contiguous()

@@ -1,0 +1,110 @@
+"""The clients' data: who holds what, and its place on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from wellorder._datasets.files import Dataset
+from wellorder._datasets.partitions import Partition
+
+MARGIN = 4
+"""Pixels added on each side before a random crop."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """Inputs and labels of all clients, who holds what, and a test set.
+
+    Inputs are uint8 images (n, channels, height, width), normalised by ``mean`` and ``std``, or floats
+    (n, …) taken as they are.
+    """
+
+    inputs: npt.NDArray[Any] = field(repr=False)
+    labels: npt.NDArray[Any] = field(repr=False)
+    partition: Partition = field(repr=False)
+    test_inputs: npt.NDArray[Any] | None = field(default=None, repr=False)
+    test_labels: npt.NDArray[Any] | None = field(default=None, repr=False)
+    classes: int = 0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise ValueError(
+                f"{len(self.inputs)} inputs but {len(self.labels)} labels; pass one label per input"
+            )
+        top = int(self.partition.examples.max())
+        if top >= len(self.inputs):
+            raise ValueError(
+                f"partition names example {top}, but there are {len(self.inputs)}; partition these labels"
+            )
+
+    @property
+    def images(self) -> bool:
+        """Whether the inputs are images to be normalised (and perhaps cropped and flipped)."""
+        return self.inputs.dtype == np.uint8 and self.inputs.ndim == 4
+
+
+def federate(dataset: Dataset, partition: Partition) -> ClientData:
+    """Hand a data set's training examples to clients; its test set stays whole."""
+    return ClientData(
+        dataset.train_images, dataset.train_labels, partition, dataset.test_images, dataset.test_labels,
+        dataset.classes, dataset.mean, dataset.std,
+    )  # fmt: skip
+
+
+class Store:
+    """The data on a device: inputs are gathered, cropped, flipped and normalised there."""
+
+    def __init__(self, data: ClientData, device: torch.device, dtype: torch.dtype, *, augment: bool) -> None:
+        if augment and not data.images:
+            raise ValueError("augment=True: only uint8 images can be cropped and flipped; pass augment=False")
+        self.images, self.augment, self.dtype = data.images, augment, dtype
+        inputs = torch.from_numpy(np.array(data.inputs))
+        if self.images:
+            inputs = inputs.permute(0, 2, 3, 1)
+            self.side = tuple(inputs.shape[1:3])
+            if augment:
+                inputs = torch.nn.functional.pad(inputs, (0, 0, MARGIN, MARGIN, MARGIN, MARGIN))
+            self.mean = torch.tensor(data.mean, dtype=dtype, device=device) * 255
+            self.scale = 1 / (torch.tensor(data.std, dtype=dtype, device=device) * 255)
+        else:
+            inputs = inputs.to(dtype)
+        self.inputs = inputs.contiguous().to(device)
+        self.labels = torch.from_numpy(np.array(data.labels)).to(device)
+        self.examples = torch.from_numpy(np.array(data.partition.examples)).to(device)
+        self.starts = torch.from_numpy(np.array(data.partition.starts[:-1])).to(device)
+        self.sizes = torch.from_numpy(np.array(data.partition.sizes)).to(device)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Bytes as numbers of mean 0 and deviation 1, channel by channel (the last axis)."""
+        return (pixels.to(self.dtype) - self.mean) * self.scale
+
+    def plain(self, examples: Tensor) -> Tensor:
+        """Training inputs as they are: neither cropped nor flipped; images channels last."""
+        rows = self.inputs[examples]
+        if not self.images:
+            return rows
+        if self.augment:
+            rows = rows[..., MARGIN:-MARGIN, MARGIN:-MARGIN, :]
+        return self.normalised(rows)
+
+    def gather(self, examples: Tensor, codes: Tensor | None) -> Tensor:
+        """Inputs of ``examples`` (…), images channels last; ``codes`` (…, 3) says how to crop and flip."""
+        if codes is None:
+            rows = self.inputs[examples]
+            return self.normalised(rows) if self.images else rows
+        high, wide = self.side
+        full, across = self.inputs.shape[1:3]
+        device = examples.device
+        down = codes[..., 0, None] + torch.arange(high, device=device)
+        right = torch.arange(wide, device=device)
+        right = codes[..., 1, None] + torch.where(codes[..., 2, None] > 0, wide - 1 - right, right)
+        pixel = (examples[..., None] * full + down)[..., None] * across + right[..., None, :]
+        return self.normalised(self.inputs.view(-1, self.inputs.shape[3])[pixel])

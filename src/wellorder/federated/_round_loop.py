@@ -1,0 +1,320 @@
+"""The round loop: an epoch of all runs, round by round, eagerly or as a captured CUDA graph.
+
+An epoch is planned first (who is visited when needs no training), so that the device can draw mini-batches
+and balance for many rounds ahead; then every round trains its lanes, shows the signals, moves the servers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from wellorder._clients.availability import Always
+from wellorder._clients.queue import Queue, Rounds, plan_epoch
+from wellorder._kernels.random_bits import bits, key_of
+from wellorder._order import Order, Policy
+from wellorder.federated._batched_models import Loss
+from wellorder.federated._client_data import ClientData, Store
+from wellorder.federated._config import Config
+from wellorder.federated._device_balancing import KINDS, DeviceBalancing, kind_of
+from wellorder.federated._local_ordering import LocalOrdering
+from wellorder.federated._local_training import Seen, Trainer, pick_mode, train_round
+from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, whole_batches
+from wellorder.federated._parameters import layout_of
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
+NUMBERS = 2**21
+"""Random numbers drawn ahead for one stretch of rounds, at most."""
+TRIALS = 3
+"""Rounds on a side stream before one is captured, as CUDA wants it."""
+
+
+@dataclass
+class Run:
+    """What changes in one run, beside its parameters."""
+
+    policy: Policy[Any]
+    config: Config
+    queue: Queue
+    clock: int = 0
+    """Rounds so far, idle ones too."""
+    orders: list[Order] = field(default_factory=list)
+    local: LocalOrdering | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An epoch's rounds for R runs side by side; a run that is through has rounds of nobody."""
+
+    clients: npt.NDArray[np.int64]
+    """(T, R, S)."""
+    counts: npt.NDArray[np.int64]
+    """(T, R): so many places of each round are taken."""
+    before: npt.NDArray[np.int64]
+    """(T, R): visits of the epoch before each round."""
+
+    @staticmethod
+    def of(runs: Sequence[Rounds]) -> Plan:
+        """Pad the runs to the longest."""
+        length, cohort = max(len(run.counts) for run in runs), runs[0].clients.shape[1]
+        clients = np.zeros((length, len(runs), cohort), np.int64)
+        counts = np.zeros((length, len(runs)), np.int64)
+        for r, run in enumerate(runs):
+            clients[: len(run.counts), r] = run.clients
+            counts[: len(run.counts), r] = run.counts
+        return Plan(clients, counts, np.cumsum(counts, axis=0) - counts)
+
+    def weights(self, sizes: npt.NDArray[np.int64] | None) -> npt.NDArray[np.float64]:
+        """Each client's share in its round's mean (T, R, S): by its ``sizes``, or equal if that is None."""
+        taken = np.arange(self.clients.shape[2]) < self.counts[..., None]
+        shares = np.where(taken, 1.0 if sizes is None else sizes[self.clients], 0.0)
+        total = shares.sum(axis=2, keepdims=True)
+        mean: npt.NDArray[np.float64] = np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
+        return mean
+
+
+class RoundLoop:
+    """The runs, their servers' points (R, width), and the rounds that move them.
+
+    GraB and PairGraB are balanced on the accelerator, where there is one; every other policy that watches is
+    shown its signals by the host, round by round.
+
+    Parameters
+    ----------
+    models, data, jobs, loss
+        A model a run (one architecture), who holds what, the runs, and a loss an example.
+    on_device
+        Whether the device balances; None: where signals would have to be copied to the host.
+    numbers
+        Random numbers drawn ahead, at most.
+    kernels
+        Whether Triton's kernels are used; None: on CUDA.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        data: ClientData,
+        jobs: Sequence[tuple[Policy[Any], Config]],
+        loss: Loss,
+        *,
+        on_device: bool | None = None,
+        numbers: int = NUMBERS,
+        kernels: bool | None = None,
+    ) -> None:
+        self.config, self.numbers = jobs[0][1], numbers
+        config, device = self.config, torch.device(self.config.device)
+        dtype = DTYPES[config.precision]
+        self.layout = layout_of(models[0])
+        self.store = Store(data, device, dtype, augment=config.augment)
+        net = copy.deepcopy(models[0]).to(device, dtype)
+        mode, half = pick_mode(net, device, config.mode), config.precision == "bf16"
+        self.trainer = Trainer(
+            net, self.layout, loss, mode, config.clip, half, self.store.images, kernels=kernels
+        )
+        rows = [self.layout.flat(dict(model.named_parameters())) for model in models]
+        self.servers = torch.stack(rows).to(device, dtype)
+        self.step_sizes = torch.tensor([own.step_size for _, own in jobs], dtype=dtype, device=device)
+        sizes = data.partition.sizes
+        self.shares = sizes if config.weighting == "size" else None
+        self.shape = shape_of(sizes.tolist(), config.local_steps, config.batch)
+        self.runs = [Run(policy, own, Queue(policy, own.seed)) for policy, own in jobs]
+        for run in self.runs:
+            run.queue.open(data.partition.n)
+            if config.local is not None:
+                run.local = LocalOrdering(config.local, sizes, self.shape, run.config.seed)
+        self.width = config.sketch or self.servers.shape[1]
+        self.signs = self._sketch_signs() if config.sketch else None
+        balance = device.type != "cpu" if on_device is None else on_device
+        watching = [r for r, run in enumerate(self.runs) if run.policy.needs.at_visits()]
+        self.balanced = [r for r in watching if balance and kind_of(self.runs[r].policy)]
+        self.told = [r for r in watching if r not in self.balanced]
+        self.inputs: RoundInputs | None = None
+        self.groups: list[DeviceBalancing] = []
+        self.signals: Tensor | None = None
+        self.captured: CapturedRound | None = None
+
+    def epoch(self, epoch: int) -> None:
+        """Plan and train one epoch of all runs, and let the policies make the next orders."""
+        before = self.servers.clone()
+        rounds = [self._plan(r, run) for r, run in enumerate(self.runs)]
+        self.train(epoch, rounds)
+        eta = self.config.server_step
+        if eta != 1:
+            self.servers.copy_(self.servers + (1 - eta) * (before - self.servers))
+        for run in self.runs:
+            run.orders.append(np.concatenate([run.queue.visited, run.queue.missed]))
+            run.queue.close()
+
+    def _plan(self, r: int, run: Run) -> Rounds:
+        """Show fresh signals where the policy wants them, and draw the epoch's rounds."""
+        if run.policy.needs.at_start(run.queue.state.epoch):
+            self._observe_fresh(r, run)
+        rounds, run.clock = plan_epoch(run.queue, run.config.cohort, run.config.availability, run.clock)
+        return rounds
+
+    def _observe_fresh(self, r: int, run: Run) -> None:
+        """Show the policy every client's whole gradient at the epoch's first point."""
+        queue, shape, device = run.queue, replace(self.shape, steps=1), self.servers.device
+        order = queue.state.order
+        for at in range(0, len(order), self.config.cohort):
+            units = order[at : at + self.config.cohort]
+            clients = torch.from_numpy(queue.units[units]).to(device)
+            places, real = whole_batches(self.store.sizes[clients], shape)
+            examples = self.store.examples[self.store.starts[clients][:, None, None] + places][:, 0]
+            lanes = self.servers[r].expand(len(units), -1).contiguous()
+            grads = self.trainer.gradients_at(lanes)(
+                self.store.plain(examples), self.store.labels[examples], real[:, 0]
+            )
+            queue.state = run.policy.observe(queue.state, units, self.sketched(grads, r))
+        queue.line_up()
+
+    def train(self, epoch: int, rounds: Sequence[Rounds]) -> None:
+        """Train all rounds of one epoch, a stretch of them at a time, moving the servers."""
+        config, queues, plan = self.config, [run.queue for run in self.runs], Plan.of(rounds)
+        weights = torch.from_numpy(plan.weights(self.shares)).to(self.store.dtype)
+        clients, seeds = torch.from_numpy(plan.clients), [run.config.seed for run in self.runs]
+        inputs = self._buffers(len(plan.counts))
+        keys = epoch_keys(seeds, epoch, self.servers.device)
+        for group in self.groups:
+            group.open(queues, rounds, whole=isinstance(config.availability, Always))
+        for start in range(0, len(plan.counts), inputs.rounds):
+            stop = min(start + inputs.rounds, len(plan.counts))
+            part = clients[start:stop].to(self.servers.device)
+            inputs.fill(self.store, part, keys, self.shape, whole=config.batch is None)
+            if config.local is not None:
+                self._put_local(inputs, part)
+            inputs.weights[: stop - start] = weights[start:stop]
+            for group in self.groups:
+                group.fill(start, stop)
+            for turn in range(start, stop):
+                self._round(inputs, plan, turn)
+            for group in self.groups:
+                group.read(stop - start)
+        for group in self.groups:
+            group.close(queues)
+
+    def _round(self, inputs: RoundInputs, plan: Plan, turn: int) -> None:
+        """One round: on the device, then what the host must see of it."""
+        clients, counts = plan.clients[turn], plan.counts[turn]
+        if self.servers.is_cuda and self.config.graph and self.config.local is None:
+            if self.captured is None:
+                changed = [self.servers, inputs.at, *(t for group in self.groups for t in group.changed)]
+                self.captured = CapturedRound(lambda: self.body(inputs), changed)
+            self.captured.graph.replay()
+        else:
+            taken = np.arange(clients.shape[1]) < counts[:, None]
+            seen = self._watch(clients, counts) if self.config.local is not None else None
+            self.body(inputs, tuple(taken.ravel().tolist()), seen)
+        for r in self.told:
+            if count := int(counts[r]):
+                rows = self.signals[r, :count].div_(self.step_sizes[r])  # type: ignore[index]
+                self.runs[r].queue.observe(int(plan.before[turn, r]), clients[r, :count], rows)
+        if self.config.local is not None:
+            for r, run in enumerate(self.runs):
+                for client in clients[r, : counts[r]]:
+                    run.local.leave(int(client))  # type: ignore[union-attr]
+
+    def body(
+        self, inputs: RoundInputs, taken: tuple[bool, ...] | None = None, seen: Seen | None = None
+    ) -> None:
+        """One round, in place: servers, balancing and the round's number; the same eagerly and captured."""
+        work, weights = inputs.work(self.store)
+        work = replace(work, taken=taken)
+        after, moves = train_round(self.trainer, self.servers, work, weights, self.step_sizes, seen)
+        if self.groups or self.told:
+            signals = moves
+            if self.signs is not None:
+                signals = torch.stack([self.sketched(rows, r) for r, rows in enumerate(moves)])
+            for group in self.groups:
+                group.step(signals, inputs.at)
+            if self.told:  # a captured round always writes into the same memory
+                self.signals = signals if self.signals is None else self.signals.copy_(signals)
+        self.servers.copy_(after)
+        inputs.at.add_(1)
+
+    def sketched(self, signals: Tensor, r: int) -> Tensor:
+        """A run's signals (S, width) as (S, k): k sums of randomly signed numbers; or as they are."""
+        if self.signs is None:
+            return signals
+        marked = torch.nn.functional.pad(signals * self.signs[r], (0, -signals.shape[1] % self.width))
+        sketch: Tensor = marked.unflatten(1, (-1, self.width)).sum(dim=1)
+        return sketch
+
+    def _sketch_signs(self) -> Tensor:
+        index = np.arange(self.servers.shape[1])
+        rows = [bits(key_of(run.config.seed, 0, "sketch"), index) & np.uint64(1) for run in self.runs]
+        return torch.from_numpy(np.array(rows, np.float64) * 2 - 1).to(self.servers)
+
+    def _buffers(self, rounds: int) -> RoundInputs:
+        """Buffers for the whole run, as long as an epoch unless its random numbers would not fit."""
+        if self.inputs is None:
+            shape, cohort, runs = self.shape, self.config.cohort, len(self.runs)
+            each = runs * cohort * max(shape.passes * shape.longest, shape.steps * shape.batch)
+            # With local ordering, what a client takes next depends on the round before.
+            length = 1 if self.config.local is not None else max(1, min(rounds, self.numbers // each))
+            self.inputs = RoundInputs.empty(length, runs, cohort, shape, self.store)
+            for kind in KINDS:
+                members = [r for r in self.balanced if kind_of(self.runs[r].policy) == kind]
+                if members:
+                    group = DeviceBalancing(kind, members, self.step_sizes, cohort, self.width, length)
+                    self.groups.append(group)
+        return self.inputs
+
+    def _put_local(self, inputs: RoundInputs, clients: Tensor) -> None:
+        """Replace one round's mini-batches by those that the clients' own policies want next."""
+        pairs = [
+            [self.runs[r].local.places(int(c)) for c in row]  # type: ignore[union-attr]
+            for r, row in enumerate(clients[0].tolist())
+        ]
+        places, real = (
+            torch.from_numpy(np.array([[[pair[i] for pair in row] for row in pairs]])) for i in (0, 1)
+        )
+        inputs.put(self.store, clients, places.to(clients.device), real.to(clients.device))
+
+    def _watch(self, clients: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Seen | None:
+        """A function that shows each client's own policy the gradients of its steps, if it wants any."""
+        runs, cohort = self.runs, self.config.cohort
+        if not runs[0].local.watches:  # type: ignore[union-attr]
+            return None
+
+        def seen(step: int, grads: Tensor) -> None:
+            for r, run in enumerate(runs):
+                for place in range(counts[r]):
+                    run.local.see(int(clients[r, place]), step, grads[r * cohort + place])  # type: ignore[union-attr]
+
+        return seen
+
+
+class CapturedRound:
+    """A round captured as a CUDA graph: hundreds of kernels, one launch.
+
+    ``body`` is run a few times on a side stream, what it changed is put back, and then it is captured.
+    """
+
+    def __init__(self, body: Callable[[], None], changed: list[Tensor]) -> None:
+        before = [tensor.clone() for tensor in changed]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(TRIALS):
+                body()
+                _put_back(changed, before)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            body()
+        _put_back(changed, before)
+
+
+def _put_back(changed: list[Tensor], before: list[Tensor]) -> None:
+    for tensor, old in zip(changed, before, strict=True):
+        tensor.copy_(old)

@@ -1,0 +1,293 @@
+"""Federated runs of a PyTorch model: many clients at once, runs alone or side by side."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from wellorder._clients.availability import Always
+from wellorder._datasets.networks import network
+from wellorder._order import Keeps, Order, Policy, describe, keeps_of, permutes
+from wellorder._saving import load_state, save_state
+from wellorder.federated._batched_models import Loss
+from wellorder.federated._client_data import ClientData
+from wellorder.federated._config import Config
+from wellorder.federated._device_balancing import kind_of
+from wellorder.federated._evaluate import Evaluator
+from wellorder.federated._local_training import cross_entropy
+from wellorder.federated._parameters import layout_of
+from wellorder.federated._round_loop import RoundLoop, Run
+
+MEMORY = 4 * 2**30
+"""Bytes that a policy may keep on the host for all clients together."""
+Progress = Callable[[int, list[dict[str, float]]], None]
+"""Called with the number of epochs done, after each, and with each run's newest row of the table."""
+Row = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What a federated run did."""
+
+    policy: Any
+    config: Config
+    table: dict[str, npt.NDArray[np.float64]] = field(repr=False)
+    """By evaluation: epoch, round, train_loss, train_accuracy, test_loss, test_accuracy, missed."""
+    orders: Order = field(repr=False)
+    """(epochs, N): the order that each epoch really followed, those who were missed at its end."""
+    weights: dict[str, npt.NDArray[Any]] = field(repr=False)
+    """The server's last parameters, by name; the frozen ones too."""
+    state: Any = field(repr=False)
+    """The policy's last state, whose unit u is client ``units[u]``."""
+    units: Order = field(repr=False)
+    """(N,): 0..N-1 unless clients were missed and the policy balances; then who came when decides."""
+    seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
+
+
+def simulate(
+    model: str | nn.Module,
+    data: ClientData,
+    policy: Policy[Any],
+    config: Config,
+    *,
+    loss: Loss = cross_entropy,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Train a model by regularised-participation FL (Algorithm ``alg:FL``), its clients in a policy's order.
+
+    Parameters
+    ----------
+    model
+        A name of `wellorder.federated.NETWORKS`, whose first weights come from the seed, or a module of your
+        own, whose parameters are the first point; it is not changed. Parameters with ``requires_grad=False``
+        are constants.
+    data, policy, config
+        Who holds what, the order of clients, and the settings.
+    loss
+        From outputs (b, …) and labels to one loss for each example.
+    progress
+        Called after each epoch with the number of epochs done, and a list of the newest row of the table.
+
+    >>> import numpy as np
+    >>> from wellorder import PairGraB
+    >>> from wellorder.federated import ClientData, Config, label_shards, simulate
+    >>> x = np.random.default_rng(0).standard_normal((60, 4)); y = (x[:, 0] > 0).astype(int)
+    >>> data = ClientData(x, y, label_shards(y, 12))
+    >>> run = simulate(torch.nn.Linear(4, 2), data, PairGraB(), Config(0.1, epochs=3, cohort=4))
+    >>> run.orders.shape, bool(run.table["train_loss"][-1] < run.table["train_loss"][0])
+    ((3, 12), True)
+    """
+    return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress)[0]
+
+
+def simulate_many(
+    model: str | nn.Module,
+    data: ClientData,
+    jobs: Sequence[tuple[Policy[Any], Config]],
+    *,
+    loss: Loss = cross_entropy,
+    progress: Progress | None = None,
+) -> list[Simulation]:
+    """`simulate` for several runs that share device and data; only seeds, step sizes and policies differ."""
+    runs = Runs(model, data, jobs, loss)
+    with precision_of(jobs[0][1].precision):
+        return runs.train(progress)
+
+
+class Runs:
+    """Runs side by side from their first epoch to their results: evaluated, saved, and gone on with.
+
+    ``how`` are the round loop's own settings, which no result depends on.
+    """
+
+    def __init__(
+        self,
+        model: str | nn.Module,
+        data: ClientData,
+        jobs: Sequence[tuple[Policy[Any], Config]],
+        loss: Loss = cross_entropy,
+        **how: Any,
+    ) -> None:
+        check_jobs(jobs, data)
+        self.config, self.data = jobs[0][1], data
+        models = [_model_of(model, data, config.seed) for _, config in jobs]
+        width = layout_of(models[0]).width
+        for policy, config in jobs:
+            check_policy(policy, config, data.partition.n, width)
+        self.loop = RoundLoop(models, data, jobs, loss, **how)
+        trainer, sample = self.loop.trainer, self.config.train_sample
+        self.evaluator = Evaluator(data, self.loop.store, trainer.model, trainer.layout, loss, sample)
+        self.rows: list[list[Row]] = [[] for _ in jobs]
+        self.seconds: list[list[float]] = [[] for _ in jobs]
+        self.spent = 0.0
+
+    def train(self, progress: Progress | None = None) -> list[Simulation]:
+        """Train all epochs that the checkpoint, if there is one, has not seen."""
+        done = self._resume()
+        if not done:
+            self._evaluate(0)
+        while done < self.config.epochs:
+            began = time.perf_counter()
+            self.loop.epoch(done)
+            if self.loop.servers.is_cuda:
+                torch.cuda.synchronize()
+            self.spent += (time.perf_counter() - began) / len(self.rows)
+            done += 1
+            rows = self._evaluate(done)
+            due = done % self.config.checkpoint_every == 0 or done == self.config.epochs
+            if self.config.checkpoint is not None and due:
+                save_state(self.config.checkpoint, self._saved(done))
+            if progress is not None:
+                progress(done, rows)
+        return [self._result(r, run) for r, run in enumerate(self.loop.runs)]
+
+    def _evaluate(self, epoch: int) -> list[Row]:
+        """Measure the servers at x_epoch, if it is their time."""
+        every = self.config.evaluate
+        if not every or (epoch % every and epoch < self.config.epochs):
+            return [{} for _ in self.rows]
+        for r, run in enumerate(self.loop.runs):
+            head = {"epoch": float(epoch), "round": float(run.clock)}
+            missed = {"missed": float(len(run.queue.absent))}
+            self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **missed})
+            self.seconds[r].append(self.spent)
+        return [rows[-1] for rows in self.rows]
+
+    def _result(self, r: int, run: Run) -> Simulation:
+        trainer = self.loop.trainer
+        constants = {name: p.cpu().numpy().copy() for name, p in trainer.constants.items()}
+        weights = {**trainer.layout.named(self.loop.servers[r]), **constants}
+        return Simulation(
+            run.policy, run.config, _columns(self.rows[r]), np.array(run.orders), weights, run.queue.state,
+            run.queue.units, np.array(self.seconds[r]),
+        )  # fmt: skip
+
+    def fingerprint(self) -> str:
+        """What a checkpoint belongs to: settings, policies, model and data."""
+        crc = zlib.crc32(np.ascontiguousarray(self.data.inputs[:100]).data)
+        for array in (self.data.labels, self.data.partition.examples, self.data.partition.starts):
+            crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+        trainer, runs = self.loop.trainer, self.loop.runs
+        for p in trainer.constants.values():
+            crc = zlib.crc32(np.ascontiguousarray(p.cpu().numpy()).data, crc)
+        jobs = "; ".join(f"{describe(run.policy)} {run.config.text()}" for run in runs)
+        return f"{jobs}; {trainer.layout.names} {trainer.layout.shapes}; data {crc:08x}"
+
+    def _saved(self, epochs: int) -> dict[str, Any]:
+        runs = {
+            f"{r}": {
+                "queue": run.queue.saved(), "clock": run.clock, "orders": np.array(run.orders),
+                "local": run.local.saved() if run.local else {},
+                "table": _columns(self.rows[r]), "seconds": np.array(self.seconds[r]),
+            }
+            for r, run in enumerate(self.loop.runs)
+        }  # fmt: skip
+        head = {"fingerprint": self.fingerprint(), "epochs": epochs, "spent": self.spent}
+        return {**head, "servers": self.loop.servers.cpu().numpy(), "runs": runs}
+
+    def _resume(self) -> int:
+        path = self.config.checkpoint
+        if path is None or not Path(path).exists():
+            return 0
+        saved = load_state(path)
+        if saved.get("fingerprint") != self.fingerprint():
+            raise ValueError(
+                f"checkpoint={str(path)!r} belongs to another run ({saved.get('fingerprint')}); "
+                "pass another file, or delete it to start anew"
+            )
+        self.loop.servers.copy_(torch.from_numpy(saved["servers"]))
+        self.spent = float(saved["spent"])
+        for r, run in enumerate(self.loop.runs):
+            own = saved["runs"][f"{r}"]
+            run.queue.restore(own["queue"])
+            run.clock, run.orders = own["clock"], list(own["orders"])
+            if run.local:
+                run.local.restore(own["local"])
+            count = len(next(iter(own["table"].values()), ()))
+            self.rows[r] = [{k: float(column[i]) for k, column in own["table"].items()} for i in range(count)]
+            self.seconds[r] = own["seconds"].tolist()
+        return int(saved["epochs"])
+
+
+def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> None:
+    """Refuse runs that cannot share a device, and rounds larger than the federation."""
+    if not jobs:
+        raise ValueError("jobs=[]: pass at least one (policy, config)")
+    first = jobs[0][1]
+    for _, config in jobs[1:]:
+        if config.shared() != first.shared():
+            raise ValueError("jobs: runs that share a device may differ in policy, seed and step_size alone")
+    n = data.partition.n
+    if first.cohort > n:
+        raise ValueError(
+            f"cohort={first.cohort}: a round takes at most the {n} clients there are; pass 1 to {n}"
+        )
+    if first.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device={first.device!r}: no CUDA device is visible here; pass device='cpu'")
+
+
+def check_policy(policy: Policy[Any], config: Config, n: int, width: int, memory: int = MEMORY) -> None:
+    """Refuse what would not fit into ``memory``, or cannot work, before training starts."""
+    length = config.sketch or width
+    if config.sketch > width:
+        raise ValueError(f"sketch={config.sketch}: longer than the model's {width} numbers; pass sketch=0")
+    if keeps_of(policy) is Keeps.ROWS and n * length * 8 > memory:
+        raise ValueError(
+            f"policy={policy!r} keeps every client's signal: {n} × {length} numbers are "
+            f"{n * length * 8 / 2**30:.0f} GiB; use PairGraB, or pass sketch=512"
+        )
+    if not permutes(policy) and not isinstance(config.availability, Always):
+        raise ValueError(f"policy={policy!r} has no turns to miss; use it with availability=Always()")
+    local = config.local
+    if local is None:
+        return
+    if local.needs.at_start(0):
+        raise ValueError(
+            f"local={local!r} needs fresh gradients of every mini-batch; use PairGraB or RandomReshuffling"
+        )
+    keeps_a_mean = kind_of(local) == "centred" or keeps_of(local) is Keeps.ROWS
+    if keeps_a_mean and n * width * 8 > memory:
+        raise ValueError(
+            f"local={local!r} keeps gradients for each of {n} clients; use PairGraB, which keeps none"
+        )
+
+
+def _model_of(model: str | nn.Module, data: ClientData, seed: int) -> nn.Module:
+    """The model itself, or the one that the name stands for, made for the data."""
+    if isinstance(model, nn.Module):
+        return model
+    if not data.images:
+        raise ValueError(
+            f"model={model!r}: models by name take uint8 images; pass an nn.Module for other inputs"
+        )
+    channels, size = data.inputs.shape[1:3]
+    return network(model, channels=channels, size=size, classes=data.classes, seed=seed)
+
+
+def _columns(rows: list[Row]) -> dict[str, npt.NDArray[np.float64]]:
+    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else {})}
+
+
+def precision_of(name: str) -> AbstractContextManager[None]:
+    """Let float32 products use tensor cores while inside, where this precision wants them."""
+    return _TensorFloat() if name in ("tf32", "bf16") else nullcontext()
+
+
+class _TensorFloat(AbstractContextManager[None]):
+    def __enter__(self) -> None:
+        self.before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_float32_matmul_precision(self.before)

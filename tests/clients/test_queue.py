@@ -1,0 +1,214 @@
+"""One policy over clients that come and go: its units are whoever really came, and nobody is lost."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, pair_br
+from wellorder._clients.queue import Queue
+from wellorder._order import Needs
+from wellorder._saving import load_state, save_state
+
+POLICIES = [PairGraB(), GraB(), RandomReshuffling(), ShuffleOnce(), FlipFlop(), Herding()]
+
+
+def opened(policy, n, seed=0):
+    queue = Queue(policy, seed)
+    queue.open(n)
+    return queue
+
+
+def lived(queue, came, missed=()):
+    """Close an epoch in which these came, in this order, and those did not."""
+    queue.settle(list(came))
+    queue.settle([], list(missed), attempts=1)
+    assert not len(queue)
+
+
+@given(st.permutations(range(7)), st.integers(0, 7), st.integers(0, 9))
+def test_the_next_order_follows_from_who_really_came(came, count, seed):
+    signals = np.random.default_rng(seed).standard_normal((7, 3))
+    queue = opened(PairGraB(), 7, seed)
+    queue.observe(0, came[:count], signals[list(came[:count])])
+    lived(queue, came[:count], came[count:])
+    expected = (
+        [came[step] for step in pair_br(np.arange(count), signals[list(came[:count])])] if count else []
+    )
+    half = list(came[count:])
+    queue.close()
+    assert queue.waiting[: len(half)].tolist() == half
+    assert [c for c in queue.waiting if c not in half] == [c for c in expected if c not in half]
+
+
+@given(st.permutations(range(7)), st.integers(1, 7), st.integers(0, 9))
+def test_a_policy_that_keeps_rows_keeps_them_for_a_client_whenever_it_came(came, count, seed):
+    signals = np.random.default_rng(seed).standard_normal((7, 3))
+    policy, queue = Herding(), opened(Herding(), 7, seed)
+    for at in range(0, count, 2):
+        some = came[at : min(at + 2, count)]
+        queue.observe(at, some, signals[list(some)])
+    lived(queue, came[:count], came[count:])
+    queue.close()
+    state = policy.init(7, seed=seed)
+    known = np.array([unit for unit in state.order if unit in came[:count]])
+    state = policy.advance(policy.observe(state, known, signals[known]))
+    assert (queue.state.order == state.order).all()
+    assert (queue.units == np.arange(7)).all()
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@given(st.permutations(range(6)), st.integers(0, 6), st.integers(0, 3))
+def test_an_epoch_holds_everybody_once_whoever_was_missed_or_joined(policy, came, count, newcomers):
+    queue = opened(policy, 6)
+    lived(queue, came[:count], came[count:])
+    queue.close(range(6, 6 + newcomers))
+    assert sorted(queue.waiting) == list(range(6 + newcomers))
+    assert queue.waiting[: 6 - count].tolist() == list(came[count:])
+    assert queue.epoch == 1
+    assert queue.generation == bool(newcomers)
+
+
+def test_shuffle_once_keeps_its_order_after_somebody_was_missed():
+    queue = opened(ShuffleOnce(), 6)
+    order = queue.waiting
+    lived(queue, order[1:], order[:1])
+    queue.close()
+    lived(queue, queue.waiting)
+    queue.close()
+    assert queue.waiting.tolist() == order.tolist()
+
+
+def test_newcomers_draw_other_random_numbers_than_the_first_epochs():
+    queue = opened(RandomReshuffling(), 50)
+    lived(queue, range(50))
+    queue.close([50])
+    assert queue.waiting.tolist() != opened(RandomReshuffling(), 51).waiting.tolist()
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Says nothing about its orders, which hold a unit twice."""
+
+    needs = Needs.NOTHING
+
+    def init(self, n, *, seed=0):
+        state = RandomReshuffling().init(n, seed=seed)
+        return type(state)(seed, 0, np.zeros(n, np.int32))
+
+
+def test_a_policy_that_visits_clients_twice_is_refused():
+    with pytest.raises(ValueError, match="does not visit each of 9 clients once"):
+        opened(Twice(), 9)
+
+
+@given(st.permutations(range(8)), st.integers(1, 8), st.sets(st.integers(0, 7)))
+def test_a_turn_is_the_first_of_the_queue_that_are_present(line, size, present):
+    queue = opened(RandomReshuffling(), 8)
+    queue.line_up(np.array(line))
+    chosen = queue.next(size, lambda clients: np.isin(clients, [*present]))
+    assert len(chosen) == min(size, len(present))
+    assert [c for c in line if c in present][: len(chosen)] == chosen.tolist()
+    assert queue.waiting.tolist() == list(line)
+
+
+def test_a_client_that_keeps_failing_is_missed_after_its_attempts():
+    queue = opened(RandomReshuffling(), 3)
+    queue.line_up(np.arange(3))
+    queue.settle([0], [1], attempts=2)
+    assert (queue.waiting.tolist(), queue.visited.tolist(), queue.missed.tolist()) == ([2, 1], [0], [])
+    queue.settle([2], [1], attempts=2)
+    assert (queue.waiting.tolist(), queue.visited.tolist(), queue.missed.tolist()) == ([], [0, 2], [1])
+
+
+def test_a_client_that_was_missed_before_has_one_attempt():
+    queue = opened(RandomReshuffling(), 2)
+    lived(queue, [0], [1])
+    queue.close()
+    queue.settle([0], [1], attempts=5)
+    assert queue.missed.tolist() == [1]
+
+
+def test_giving_up_misses_the_rest():
+    queue = opened(RandomReshuffling(), 4)
+    queue.line_up(np.array([0, 2, 3, 1]))
+    queue.settle([0], [2], attempts=1)
+    queue.give_up()
+    assert (queue.waiting.tolist(), queue.visited.tolist(), queue.missed.tolist(), queue.size) == (
+        [], [0], [2, 3, 1], 4,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Jealous:
+    """PairGraB that accepts no state but the one it made last, as it made it."""
+
+    inner = PairGraB()
+    needs = Needs.SIGNALS
+    keeps = PairGraB.keeps
+    made: ClassVar = []
+
+    def mine(self, state):
+        assert self.made, "a state from nowhere"
+        last, order = self.made.pop()
+        assert state is last
+        assert state.order is order
+
+    def keep(self, state):
+        self.made.append((state, state.order))
+        return state
+
+    def init(self, n, *, seed=0):
+        self.made.clear()
+        return self.keep(self.inner.init(n, seed=seed))
+
+    def observe(self, state, units, signals):
+        self.mine(state)
+        return self.keep(self.inner.observe(state, units, signals))
+
+    def advance(self, state):
+        self.mine(state)
+        return self.keep(self.inner.advance(state))
+
+
+def test_a_policy_is_shown_no_state_that_it_did_not_make():
+    queue, draw = opened(Jealous(), 9), np.random.default_rng(0)
+    for _ in range(5):
+        at, here = 0, draw.random(9) < 0.7
+        while len(came := queue.next(2, here.__getitem__)):
+            queue.observe(at, came, draw.standard_normal((len(came), 3)))
+            queue.settle(came)
+            at += len(came)
+        queue.give_up()
+        assert sorted([*queue.visited, *queue.missed]) == list(range(9))
+        queue.close()
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pytest.mark.parametrize("stop", [0, 1, 3])
+def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
+    def rounds(queue, epochs, until=None):
+        seen = []
+        for epoch in range(epochs):
+            at, turn = len(queue.visited), 0
+            while len(came := queue.next(2, lambda clients, away=queue.epoch % 5: clients % 5 != away)):
+                if until is not None and (epoch, turn) == (1, until):
+                    return seen
+                good, bad = (came[:1], came[1:]) if turn < 2 else (came, [])
+                queue.observe(at, good, np.outer(good + 1.0, [1.0, -2.0, epoch]) + queue.epoch)
+                queue.settle(good, bad, attempts=2)
+                at, turn = len(queue.visited), turn + 1
+            queue.give_up()
+            seen.append([*queue.visited, *queue.missed])
+            queue.close()
+        return seen
+
+    queue = opened(policy, 11)
+    rounds(queue, 2, until=stop)
+    save_state(tmp_path / "queue.npz", queue.saved())
+    other = Queue(policy)
+    other.restore(load_state(tmp_path / "queue.npz"))
+    assert rounds(queue, 3) == rounds(other, 3)

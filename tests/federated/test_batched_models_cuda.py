@@ -1,0 +1,58 @@
+"""Triton's kernels equal their twins in plain torch; in Triton's interpreter where there is no GPU."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed here; its kernels are used on CUDA alone")
+
+CODE = """
+import sys
+import torch
+from torch import nn
+from wellorder._datasets.networks import Residual, network
+from wellorder.federated._batched_models import stack
+from wellorder.federated._batched_models_cuda import serves
+from wellorder.federated._parameters import layout_of
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+small = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    Residual(nn.Sequential(nn.Conv2d(16, 16, 3, 2, 1)), nn.Sequential(nn.Conv2d(16, 16, 1, 2))),
+    nn.Flatten(), nn.Linear(64, 10),
+)
+models = {"small": (small, 8)}
+if "all" in sys.argv:
+    models |= {name: (network(name, size=size, channels=3, classes=10), size)
+               for name, size in (("cnn", 16), ("resnet10", 5))}
+for name, (model, size) in models.items():
+    model = model.to(device)
+    layout = layout_of(model)
+    row = layout.flat({k: v.cpu() for k, v in model.named_parameters()}).float()
+    flat = torch.stack([row, 1.1 * row]).to(device).requires_grad_()
+    x, t = torch.randn(2, 2, size, size, 3, device=device), torch.randn(2, 2, 10, device=device)
+    x[:, 0, :4] = 0.5  # ties in the pools
+    assert serves(x, 64)
+    found = []
+    for kernels in (False, True):
+        y = stack(model, kernels=kernels)(layout.views(flat), x)
+        found.append((y.detach(), torch.autograd.grad((y * t).sum(), flat)[0]))
+    assert not torch.equal(*[gradient for _, gradient in found]), "the kernels were not used"
+    for plain, triton in zip(*found, strict=True):
+        assert (plain - triton).norm() <= 1e-4 * plain.norm(), name
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("models", ["small", pytest.param("all", marks=pytest.mark.slow)])
+def test_kernels_equal_their_twins(models):
+    import torch
+
+    interpret = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", textwrap.dedent(CODE), models]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **interpret})
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]

@@ -1,0 +1,160 @@
+"""Mistakes that client ordering is prone to, planted one by one: for each, a fast test must fail."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location(
+    "mutations", Path(__file__).parent.parent / "test_mutations.py"
+)
+mutations = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(mutations)
+
+QUEUE, FEDERATION, AVAILABILITY, UPDATES = (
+    f"tests/clients/test_{name}.py" for name in ("queue", "federation", "availability", "updates")
+)
+SIMULATE, LOCAL, RESUME, MODELS = (
+    f"tests/federated/test_{name}.py" for name in ("simulate", "local_ordering", "resume", "batched_models")
+)
+SAVING = "tests/test_saving.py"
+
+MUTATIONS = {
+    "whoever was missed loses the first places": (
+        "_clients/queue.py",
+        [
+            (
+                "rest = np.concatenate([self.absent, rest[~first[rest]]])",
+                "rest = np.concatenate([rest[~first[rest]], self.absent])",
+            )
+        ],
+        f"{QUEUE}::test_an_epoch_holds_everybody_once_whoever_was_missed_or_joined",
+    ),
+    "a policy is told who should have come": (
+        "_clients/queue.py",
+        [("self.units[self.state.order] = np.concatenate([self.visited, self.missed])", "pass")],
+        f"{QUEUE}::test_the_next_order_follows_from_who_really_came",
+    ),
+    "rows belong to a place in the order": (
+        "_clients/queue.py",
+        [("keeps_of(policy) is Keeps.ROWS, policy", "False, policy")],
+        f"{QUEUE}::test_a_policy_that_keeps_rows_keeps_them_for_a_client_whenever_it_came",
+    ),
+    "an order is written into a policy's state": (
+        "_clients/queue.py",
+        [
+            (
+                "        self.epoch, self.absent = self.epoch + 1, self.missed\n",
+                "        self.epoch, self.absent = self.epoch + 1, self.missed\n"
+                "        from dataclasses import replace\n"
+                "        self.state = replace(self.state, order=self.state.order.copy())\n",
+            )
+        ],
+        f"{SIMULATE}::test_a_policy_is_shown_no_state_that_it_did_not_make",
+    ),
+    "who cannot be reached loses the place": (
+        "_clients/queue.py",
+        [("        self._front = left\n", "        self._front = NOBODY\n")],
+        f"{AVAILABILITY}::test_a_thousand_random_settings_visit_exactly_who_can_be_reached",
+    ),
+    "a failing client is asked for ever": (
+        "_clients/queue.py",
+        [(">= (1 if c in away else attempts)", "> 10**9")],
+        f"{QUEUE}::test_a_client_that_keeps_failing_is_missed_after_its_attempts",
+    ),
+    "newcomers are numbered as they are met": (
+        "_clients/federation.py",
+        [("- self._numbers.keys(), key=natural)", "- self._numbers.keys())")],
+        f"{FEDERATION}::test_names_are_numbered_once_in_natural_order",
+    ),
+    "a bad update enters the balancing sum": (
+        "_clients/updates.py",
+        [("        if not np.isfinite(square):\n", "        if False:\n")],
+        f"{UPDATES}::test_an_unfit_update_says_why",
+    ),
+    "two traces are one if they come from one file": (
+        "_clients/availability.py",
+        [
+            ("field(compare=False)", "field()"),
+            ("field(init=False, repr=False)", "field(init=False, compare=False)"),
+        ],
+        f"{AVAILABILITY}::test_traces_are_equal_if_they_hold_the_same_times",
+    ),
+    "a lane without a client is averaged": (
+        "federated/_round_loop.py",
+        [
+            (
+                "shares = np.where(taken, 1.0 if sizes is None else sizes[self.clients], 0.0)",
+                "shares = np.where(taken, 1.0 if sizes is None else sizes[self.clients], 1.0)",
+            )
+        ],
+        f"{SIMULATE}::test_clients_of_unequal_size_and_other_settings_equal_the_naive_loop",
+    ),
+    "the policy sees moves instead of gradients": (
+        "federated/_round_loop.py",
+        [("self.signals[r, :count].div_(self.step_sizes[r])", "self.signals[r, :count]")],
+        f"{SIMULATE}::test_simulate_is_algorithm_2",
+    ),
+    "a pair that straddles two rounds is lost on the device": (
+        "federated/_device_balancing.py",
+        [("waiting = len(line) % 2 == 1", "waiting = False")],
+        f"{SIMULATE}::test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone",
+    ),
+    "GraB forgets its stale mean on the device": (
+        "federated/_device_balancing.py",
+        [("self.head[g, 0] = stale * self.step_sizes[g]", "self.head[g, 0] = 0 * stale")],
+        f"{SIMULATE}::test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone",
+    ),
+    "gradients of padding enter a short mini-batch": (
+        "federated/_batched_models.py",
+        [("((losses * real).sum(dim=1) / real.sum(dim=1)).sum()", "losses.mean(dim=1).sum()")],
+        f"{SIMULATE}::test_clients_of_unequal_size_and_other_settings_equal_the_naive_loop",
+    ),
+    "a bias is added before the smallest is pooled": (
+        "federated/_batched_models.py",
+        [
+            (
+                "torch.relu(pooled(p, y) + _bias(p, name, x, how))",
+                "torch.relu(pooled(p, y)) + _bias(p, name, x, how)",
+            )
+        ],
+        f"{MODELS}::test_stacked_lanes_equal_each_model_by_itself",
+    ),
+    "a client's mini-batches are cut anew at each visit": (
+        "federated/_local_ordering.py",
+        [('key_of(seed, 0, "cut")', 'key_of(seed, sum(q.epoch for q in self.queues.values()), "cut")')],
+        f"{LOCAL}::test_local_ordering_equals_lists_and_loops",
+    ),
+    "a run that goes on forgets who was missed": (
+        "_clients/queue.py",
+        [('saved["units"], saved["missed"], saved["absent"]', 'saved["units"], saved["missed"], NOBODY')],
+        f"{QUEUE}::test_a_saved_queue_goes_on_to_the_same_orders",
+    ),
+    "a checkpoint is anybody's": (
+        "federated/_simulate.py",
+        [('if saved.get("fingerprint") != self.fingerprint():', "if False:")],
+        f"{RESUME}::test_another_runs_checkpoint_is_refused",
+    ),
+    "a saved state is not checked": (
+        "_saving.py",
+        [("if _checksum(arrays) != told:", "if False:")],
+        f"{SAVING}::test_a_file_whose_parts_do_not_belong_together_is_refused",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MUTATIONS)
+def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
+    file, edits, test = MUTATIONS[mistake]
+    mutations.planted(tmp_path, file, edits)
+    result = mutations.run_tests(tmp_path, [test])
+    assert result.returncode == 1, f"{test} did not notice: {mistake}\n{result.stdout[-2000:]}"
+    assert "FAILED" in result.stdout
+
+
+@pytest.mark.slow
+def test_without_a_mistake_the_same_tests_pass(tmp_path):
+    mutations.planted(tmp_path, "_order.py", [])
+    result = mutations.run_tests(tmp_path, sorted({test for _, _, test in MUTATIONS.values()}))
+    assert result.returncode == 0, result.stdout[-2000:]
