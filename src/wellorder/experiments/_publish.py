@@ -59,9 +59,6 @@ def summary(done: Comparison) -> dict[str, Any]:
 def page_of(done: Comparison) -> Page:
     """The report of a comparison."""
     plan, settings = done.plan, done.plan.settings
-    how = "SGD, one unit a step"
-    if settings.cohort > 1 or settings.local_steps > 1 or settings.server_step != 1:
-        how = f"federated: {settings.cohort} clients a round, {settings.local_steps} local steps"
     sizes = sorted(set(done.step_sizes.values()))
     shared = len(sizes) == 1
     chosen = f"step size {sizes[0]:.3g}" if shared else "step sizes tuned for each policy"
@@ -76,7 +73,7 @@ def page_of(done: Comparison) -> Page:
     }
     return Page(
         title=f"Orders compared: {plan.task.title}",
-        subtitle=f"{how} · {settings.epochs} epochs · {len(plan.seeds)} seeds · {chosen}",
+        subtitle=f"{plan.method} · {settings.epochs} epochs · {len(plan.seeds)} seeds · {chosen}",
         table=done.table, metrics=plan.task.metrics, baseline=plan.baseline,
         headline=headline(done.verdicts, plan.baseline), verdicts=done.verdicts, command=command_of(plan),
         notes=_notes(done), how=facts,
@@ -91,7 +88,7 @@ def _notes(done: Comparison) -> list[str]:
 
 def command_of(plan: ComparisonPlan) -> str:
     """The command that runs the plan again, as far as there is one."""
-    settings, named = plan.settings, plan.described()["policies"]
+    settings, named = plan.settings, plan.policy_texts
     texts = [label if _names(label, rule) else f"{label}={rule}" for label, rule in named.items()]
     if plan.task.name not in TASKS or not _make(texts, named):
         return "wellorder.experiments.compare(task, config), with the options of config.json"

@@ -36,7 +36,8 @@ class Task(Protocol):
     flat row of numbers at x_0, x_1, … x_Q: ``epoch``, then the columns named by ``metrics``, then the
     cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge. A task
     whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well;
-    one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run.
+    one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run;
+    one that is trained by other means than steps of one unit has a ``method`` that says how, in words.
     """
 
     @property
