@@ -155,5 +155,6 @@ def _tell(done: Comparison, report: Path) -> None:
         screen.print(f"{label}: {search.note}.", soft_wrap=True)
     screen.print(headline(done.verdicts, plan.baseline), style="bold", soft_wrap=True)
     for verdict in done.verdicts:
-        screen.print(f"• {verdict.text}", soft_wrap=True)
+        screen.print(f"• {verdict.policy}, {verdict.conclusion.value}: {verdict.answers}.", soft_wrap=True)
+        screen.print(f"  {verdict.text}", soft_wrap=True, style="dim")
     screen.print(f"\nReport: {report}", soft_wrap=True)

@@ -107,7 +107,8 @@ def _compared(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: 
     step_sizes = _step_sizes(plan, searches)
     cells = _cells(plan, step_sizes, folder, jobs, watch)
     table = joined(cells) if folder is None else folder.seal(cells)
-    return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
+    judged = verdicts(table, plan.metric, plan.baseline, plan.test_metric)
+    return Comparison(plan, table, judged, step_sizes, searches, folder)
 
 
 def _check_same(folder: RunFolder, plan: ComparisonPlan) -> None:
@@ -127,6 +128,8 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in options.items():
         parts = value if isinstance(value, dict) else {"": value}
+        if name == "policies":
+            found["order of policies"] = list(parts)  # cells are numbered by it
         found |= {f"{name}.{part}" if part else name: each for part, each in parts.items()}
     return found
 

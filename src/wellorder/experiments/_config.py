@@ -91,6 +91,11 @@ class ComparisonPlan:
         return self.task.metrics[0]
 
     @property
+    def test_metric(self) -> Metric | None:
+        """The metric that answers for data that were not trained on: the task's first of these, if any."""
+        return next((metric for metric in self.task.metrics if metric.held_out), None)
+
+    @property
     def method(self) -> str:
         """How the task is trained, in words."""
         settings = self.settings

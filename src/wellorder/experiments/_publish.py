@@ -19,7 +19,7 @@ from wellorder.experiments._tasks import TASKS
 from wellorder.report._page import Page, render
 from wellorder.report._pictures import costs, picture, save_picture
 from wellorder.report._table import curves
-from wellorder.report._verdict import final_values, headline
+from wellorder.report._verdict import Kind, final_values, headline
 
 
 def publish(done: Comparison) -> Path:
@@ -46,7 +46,9 @@ def summary(done: Comparison) -> dict[str, Any]:
         "baseline": done.plan.baseline,
         "headline": headline(done.verdicts, done.plan.baseline),
         "verdicts": [
-            {"policy": v.policy, "kind": v.kind.value, **{name: _finite(getattr(v, name)) for name in ratios},
+            {"policy": v.policy, "conclusion": v.conclusion.value, "answers": v.answers,
+             **{name: _word(getattr(v, name)) for name in ("kind", "fewer_epochs", "less_time", "test")},
+             **{name: _finite(getattr(v, name)) for name in ratios},
              "text": v.text}
             for v in done.verdicts
         ],
@@ -128,6 +130,10 @@ def _make(texts: list[str], named: dict[str, str]) -> bool:
 
 def _usual(plan: ComparisonPlan) -> str:
     return resolve(plan.task, Config(policies=plan.policies)).baseline
+
+
+def _word(kind: Kind | None) -> str | None:
+    return None if kind is None else kind.value
 
 
 def _spread(values: Any) -> dict[str, float | None]:

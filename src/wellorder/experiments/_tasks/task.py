@@ -22,8 +22,10 @@ LOSS = Metric("loss", "training loss", log=False)
 EXCESS = Metric("excess_loss", "excess loss", about="training loss above its minimum")
 ORDER_ERROR = Metric("order_error", "order error", about="how far the order strays")
 DISTANCE = Metric("distance", "distance", about="distance to the minimiser")
-TEST_LOSS = Metric("test_loss", "test loss", log=False)
-TEST_ACCURACY = Metric("test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True)
+TEST_LOSS = Metric("test_loss", "test loss", log=False, held_out=True)
+TEST_ACCURACY = Metric(
+    "test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True, held_out=True
+)
 
 LOOK = 256
 """So many gradients go into a fingerprint."""
