@@ -289,6 +289,20 @@ def test_the_cheapest_of_those_worth_it_stands_in_the_headline_and_the_others_ar
     assert line.endswith("worth it (so is A).")
 
 
+def test_fewer_epochs_without_a_clear_difference_in_time_are_no_clear_gain():
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-rate * e), "seconds": e * cost}
+        for policy, rate, costs in (("RR", 0.1, [1.0] * 4), ("B", 0.2, [1.5, 2.5, 1.6, 2.6]))
+        for seed, cost in enumerate(costs) for e in range(41)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.less_time is Kind.SAME
+    line = headline([found], "RR")
+    assert line.startswith("B: about half of RR's epochs (0.5")
+    assert line.endswith("no clear gain.")
+    assert "better" not in line
+
+
 def test_seeds_must_agree_in_sign():
     ends = {"RR": [1.0] * 12, "B": [0.5] * 11 + [1.01]}
     (found,) = verdicts(ending(ends), LOSS, "RR")

@@ -117,9 +117,9 @@ def headline(found: Sequence[Verdict], baseline: str) -> str:
     if all(v.kind is Kind.UNJUDGED for v in found):
         return _unjudged(found, baseline)
     worth = sorted((v for v in found if v.conclusion is Conclusion.WORTH), key=_by_cost)
-    costly = sorted((v for v in found if v.conclusion is Conclusion.COSTLY), key=_by_cost)
-    if worth or costly:
-        best = (worth or costly)[0]
+    unpaid = [v for v in found if v.conclusion in (Conclusion.COSTLY, Conclusion.EVEN) and _gains(v)]
+    if worth or unpaid:
+        best = (worth or sorted(unpaid, key=_by_cost))[0]
         line = f"{best.policy}: {best.answers}: {best.conclusion.value}"
         also = [v.policy for v in worth[1:]]
         line += f" (so {'is' if len(also) == 1 else 'are'} {_listed(also)})" if also else ""
@@ -128,6 +128,10 @@ def headline(found: Sequence[Verdict], baseline: str) -> str:
     lost = {baseline: found[0].baseline_lost} | {v.policy: v.lost for v in found}
     diverged = [f"{name} in {count} of {found[0].seeds} seeds" for name, count in lost.items() if count]
     return f"{line}. Diverged: {_listed(diverged)}." if diverged else f"{line}."
+
+
+def _gains(v: Verdict) -> bool:
+    return Kind.BETTER in (v.kind, v.fewer_epochs, v.test)
 
 
 def _by_cost(v: Verdict) -> float:
@@ -238,7 +242,7 @@ def _conclusion(v: Verdict) -> Conclusion:
     if time is Kind.UNJUDGED and v.test is None and v.kind is Kind.BETTER:
         return Conclusion.WORTH  # there was nothing to reach, and it ended lower
     if time is Kind.WORSE:
-        return Conclusion.COSTLY if Kind.BETTER in (v.fewer_epochs, v.kind, v.test) else Conclusion.WORSE
+        return Conclusion.COSTLY if _gains(v) else Conclusion.WORSE
     return Conclusion.EVEN
 
 
