@@ -165,7 +165,7 @@ def test_a_damaged_or_foreign_state_is_refused(damage, cause):
 
 
 def test_policies_are_named_by_their_settings_whatever_the_process():
-    assert describe(PairGraB(Walk(3.0))) == "PairGraB(rule=Walk(c=3.0))"
+    assert describe(PairGraB(Walk(3.0))) == "PairGraB(rule=Walk(c=3.0), reorders=1)"
     long = Arbitrary([np.arange(100)])
     assert describe(long) == describe(Arbitrary([np.arange(100)]))
     assert describe(long) != describe(Arbitrary([np.arange(100)[::-1]]))

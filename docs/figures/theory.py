@@ -1,6 +1,8 @@
-"""Draw docs/assets/theory-bound-vs-run.svg: what the theory promises beside what a run does.
+"""Draw the two pictures of docs/theory.md.
 
-Run it from anywhere: ``python docs/figures/theory.py [--out FILE]``.
+theory-bound-vs-run.svg is what the theory promises beside what a run does; theory-pairs-in-rounds.svg is the
+paper's figure with 24 vectors and rounds of 8. Run it from anywhere:
+``python docs/figures/theory.py [--out FILE] [--rounds FILE]``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import wellorder
 from wellorder import Arbitrary, GraB, PairGraB, RandomReshuffling
@@ -75,8 +78,34 @@ def draw(out):
     figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
 
 
+def draw_rounds(out):
+    """Write the paper's figure: why signs of single vectors do not serve rounds, and signs of pairs do."""
+    basic = np.where(np.isin(np.arange(24), [*range(7), *range(8, 13), *range(16, 21)]), 1, -1)
+    first = np.array([1, -1, 1, 1, -1, 1, -1, -1, 1, 1, -1, 1])
+    pairs = np.column_stack([first, -first]).ravel()
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    titles = (
+        "BasicBR: the new first round is 0…6 and 8, whose sum no sum over old rounds tells",
+        "PairBR: four plus in every old round, so that a new round is half of two old ones",
+    )
+    for axes, signs, title in zip(figure.subplots(2, 1), (basic, pairs), titles, strict=True):
+        for row, order in enumerate((np.arange(24), wellorder.reorder(np.arange(24), signs))):
+            for at, unit in enumerate(order):
+                x, y = at + 0.6 * (at // 8), 1.4 * (1 - row)
+                colour = "#9ecae1" if signs[unit] > 0 else "#fee391"
+                axes.add_patch(Rectangle((x, y), 0.94, 1, facecolor=colour, edgecolor="#555555", lw=0.6))
+                axes.text(x + 0.47, y + 0.5, str(unit), ha="center", va="center", fontsize=8)
+            axes.text(-0.3, 1.4 * (1 - row) + 0.5, ("old order", "new order")[row], ha="right", va="center")
+        axes.set(xlim=(-3, 26), ylim=(-0.2, 2.6), title=title)
+        axes.axis("off")
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    here = Path(__file__).resolve().parents[1] / "assets" / "theory-bound-vs-run.svg"
-    parser.add_argument("--out", type=Path, default=here)
-    draw(parser.parse_args().out)
+    assets = Path(__file__).resolve().parents[1] / "assets"
+    parser.add_argument("--out", type=Path, default=assets / "theory-bound-vs-run.svg")
+    parser.add_argument("--rounds", type=Path, default=assets / "theory-pairs-in-rounds.svg")
+    given = parser.parse_args()
+    draw(given.out)
+    draw_rounds(given.rounds)

@@ -50,6 +50,8 @@ class Run:
     """η, the amplification at the epoch's end; 1 for SGD."""
     proximal: float = 0.0
     """w, the weight of the proximal step at each epoch's end; 0 for none."""
+    extras: tuple[str, ...] = ()
+    """What it did that Algorithms 1 and 2 do not know (a local solver of its own), in words."""
 
 
 def sgd(
@@ -98,12 +100,17 @@ def sgd(
         return steps(problem, units, x, step_size)
 
     def close(_: Point, x: Point) -> Point:
-        return (x + weight * first) / (1 + weight) if weight else x
+        return drawn_back(x, first, weight)
 
     record = Recorder(problem, policy, step_size, epochs, seed, p, proximal=weight)
     for moment in moments(problem, policy, visit, close, epochs, seed, first, watch=record.watch):
         record.look(moment)
     return record.run()
+
+
+def drawn_back(x: Point, first: Point, weight: float) -> Point:
+    """The proximal step that ends an epoch: the point between x and x_0 that a weight of w asks for."""
+    return (x + weight * first) / (1 + weight) if weight else x
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """``wellorder bounds``: the table, the JSON, the plot, and clear errors."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wellorder._cli import app
-from wellorder.theory import METHODS, bound, constants, tuned_step_size
+from wellorder.theory import METHODS, bound, constants, rate, rate_table, tuned_step_size
 
 run = CliRunner().invoke
 
@@ -126,3 +127,50 @@ def test_the_command_runs_as_a_process():
     command = [sys.executable, "-m", "wellorder", "bounds", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout)["setting"]["n"] == 1000
+
+
+@pytest.mark.parametrize(("flags", "number"), [([], 1), (["--fl"], 2)], ids=["examples", "clients"])
+def test_the_papers_table_is_printed_with_its_values_and_related_work(flags, number):
+    result = run(app, ["bounds", *flags], env={"COLUMNS": "200"})
+    assert f"Table {number}: upper bounds" in result.output
+    for row in rate_table(related=True):
+        if row.table == {1: "tab:SGD", 2: "tab:FL"}[number]:
+            assert row.rate in result.output
+            assert row.source in ("", "ours") or row.source in result.output
+            assert row.note in result.output
+    assert ("Wang et al., 2022, Theorem 3.1" in result.output) == bool(flags)
+    value = rate(
+        "FL-RR" if flags else "RR", 100, 1000, **(dict(cohort=2, local_steps=5) if flags else {})
+    ).total
+    assert f"{value:.3g}" in result.output
+
+
+def test_both_tables_alone():
+    output = run(app, ["bounds", "--tables"], env={"COLUMNS": "200"}).output
+    assert "Table 1:" in output
+    assert "Table 2:" in output
+    assert "smallest bound" not in output
+    assert [row["source"] for row in report()["related"]].count("Wang et al., 2022, Theorem 3.1") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--fl", "--cohort", "5"], ["--json"], ["--tables"]], ids=str)
+def test_ascii_terminals_are_served(flags):
+    command = [sys.executable, "-m", "wellorder", "bounds", *flags]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "COLUMNS": "160"}
+    result = subprocess.run(command, capture_output=True, check=True, env=env)
+    text = result.stdout.decode("ascii")
+    assert b"Traceback" not in result.stderr
+    if "--json" in flags:
+        assert "ς" in json.loads(text)["advice"]
+    else:
+        assert "(LF0N*sigma/(NQ))^(2/3)" in text
+        assert "||grad f(x_q)||^2" in text
+
+
+def test_expected_bounds_are_marked_and_old_rows_need_smaller_steps():
+    rows = {row["method"]: row for row in report("--age", "4")["methods"]}
+    young = {row["method"]: row for row in report()["methods"]}
+    assert rows["RR-expected"]["expected"]
+    assert not rows["RR"]["expected"]
+    assert rows["Herding"]["max_step_size"] == pytest.approx(young["Herding"]["max_step_size"] / 4)
+    assert " mean " in run(app, ["bounds"]).output

@@ -267,7 +267,7 @@ def test_the_report_names_a_command_that_makes_the_same_plan():
     plan = resolve("quadratics", config)
     command = command_of(plan)
     assert "--policy RR" in command
-    assert "'mine=PairGraB(rule=Deterministic())'" in command
+    assert "'mine=PairGraB(rule=Deterministic(), reorders=1)'" in command
     assert "--seed 1 --seed 4" in command
     assert "--cohort 3" in command
     assert "--baseline mine" in command

@@ -112,6 +112,27 @@ def grab_reordering(problem, order, x, gamma, reorders=1):
     return orders, x
 
 
+def pairgrab_reordering(problem, order, x, gamma, reorders):
+    """alg:SGD:PairGraB as alg:SGD:GraB^2 does it; the footnote's several times."""
+    orders = []
+    for _ in range(EPOCHS):
+        orders.append(order)
+        s, signs, previous = [0.0] * problem.dim, [], None
+        for n in range(problem.n):
+            g = problem.gradient(order[n], x)
+            x = plus(x, g, -gamma)
+            if n % 2:
+                d = plus(previous, g, -1.0)
+                epsilon = assign_sign(s, d)
+                s = plus(s, d, epsilon)
+                signs += [epsilon, -epsilon]
+            previous = g
+        signs += [0] * (problem.n % 2)
+        for _ in range(reorders):
+            order = reorder(order, signs)
+    return orders, x
+
+
 def pairgrab_placing(problem, order, x, gamma):
     """alg:SGD:PairGraB with PairBR's placement (slip 2); an unpaired last unit keeps the middle (slip 8)."""
     orders = []
@@ -161,6 +182,7 @@ def proto(permute):
         (GraB(), grab_reordering),
         (GraB(reorders=2), lambda *given: grab_reordering(*given, reorders=2)),
         (PairGraB(), pairgrab_placing),
+        (PairGraB(reorders=3), lambda *given: pairgrab_reordering(*given, reorders=3)),
         (GraBProto(), proto(basic_br)),
         (PairGraBProto(), proto(pair_br)),
     ],
@@ -169,6 +191,7 @@ def proto(permute):
         "GraB, reordering",
         "GraB, reordering twice",
         "PairGraB",
+        "PairGraB, reordering three times",
         "GraBProto",
         "PairGraBProto",
     ],

@@ -21,7 +21,7 @@ from wellorder import (
     ShuffleOnce,
     Walk,
 )
-from wellorder.federated import fedavg
+from wellorder.federated import LocalSGD, clients, fedavg
 from wellorder.problems import Quadratics, gradient, quadratics
 from wellorder.theory import (
     METHODS,
@@ -29,6 +29,7 @@ from wellorder.theory import (
     check_bound,
     check_drift,
     check_lemmas,
+    check_order_errors,
     constants,
     estimate,
     max_step_size,
@@ -217,11 +218,179 @@ def test_a_step_size_outside_the_theorem_is_not_promised():
 
 def test_drift_knows_the_norms_whose_smoothness_it_knows():
     run = wellorder.sgd(quadratics(8), RandomReshuffling(), step_size=1e-3, epochs=2)
-    with pytest.raises(ValueError, match=r"run.p=3"):
-        check_drift(dataclasses.replace(run, p=3))
+    with pytest.raises(ValueError, match=r"run.p=1.5: .*norms p >= 2"):
+        check_drift(dataclasses.replace(run, p=1.5))
 
 
-def test_rounds_that_the_theorem_does_not_cover_are_refused():
+@pytest.mark.parametrize("check", [check_assumption, check_drift, check_bound])
+def test_rounds_that_the_theorem_does_not_cover_are_refused(check):
     run = fedavg(quadratics(10), PairGraB(), step_size=1e-4, epochs=2, cohort=4, local_steps=2)
     with pytest.raises(ValueError, match=r"cohort=4: .*does not divide n=10"):
-        check_assumption(run)
+        check(run)
+
+
+def test_the_drift_of_a_short_last_round_is_promised_nothing():
+    """Two clients of a last round weigh four times as much as eight: the lemma is false there."""
+    settings = dict(step_size=8 / 320, epochs=2, cohort=8, local_steps=1, start=[10.0])
+    run = fedavg(quadratics(10, spread=0.0), IncrementalGradient(), **settings)
+    right = (
+        32
+        / 31
+        * run.step_size
+        / 8
+        * (run.order_error + 10 * run.gradient_norm + 8 * estimate(run.problem).sigma)
+    )
+    assert (run.drift > right).any()
+    with pytest.raises(ValueError, match=r"cohort=8: .*does not divide n=10; pass a cohort such as"):
+        check_drift(run)
+
+
+def test_another_policys_row_is_a_comparison():
+    run = wellorder.sgd(two_camps(4096), IncrementalGradient(), step_size=1e-6, epochs=3)
+    for method in ("RR", constants("RR", 4096, **estimate(run.problem).known)):
+        check = check_assumption(run, method)
+        assert check.first_violation == 0
+        assert not check.promised
+        assert check.reasons == ("RR is not the row of IncrementalGradient(), which is IG: a comparison",)
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        (lambda: constants("RR", 50), r"'RR' with n=50 \(the run: 64\)"),
+        (lambda: constants("mine", 50, D=1.0), r"'mine' with n=50"),
+        (lambda: constants("FL-RR", 64, cohort=4), r"cohort=4 \(the run: 1\): make the constants"),
+        (lambda: constants("FL-mine", 64, D=1.0, local_steps=3), r"local_steps=3 \(the run: 1\)"),
+        (lambda: constants("FL-AP", 64, server_step=2.0), r"server_step=2 \(the run: 1\)"),
+    ],
+)
+def test_constants_of_another_shape_are_refused(known, message):
+    run = wellorder.sgd(quadratics(N), RandomReshuffling(), step_size=1e-4, epochs=2)
+    for check in (check_assumption, check_bound):
+        with pytest.raises(ValueError, match=message):
+            check(run, known())
+
+
+def test_constants_that_claim_less_than_the_run_shows_are_no_promise():
+    problem = quadratics(N, 2, spread=0.0)
+    run = wellorder.sgd(problem, RandomReshuffling(), step_size=1e-4, epochs=3)
+    facts = estimate(problem, run.x[:-1]).known
+    enough = constants("RR", N, **facts)
+    for known in (enough, enough.tight(), constants("RR", N, **{**facts, "sigma": 9.0})):
+        assert check_assumption(run, known).promised
+        assert check_bound(run, known).promised
+    less = check_assumption(run, constants("RR", N, **{**facts, "sigma": 0.1}))
+    assert less.reasons == (f"sigma=0.1: the run showed {facts['sigma']:g}",)
+    steep = {**facts, "gap": 0.0}
+    assert check_assumption(run, constants("RR", N, **steep)).promised  # F_0 is the theorem's business
+    assert "gap=0: the run showed" in check_bound(run, constants("RR", N, **steep)).reasons[0]
+    forged = dataclasses.replace(enough, D=0.0)
+    assert "not those of RR" in check_assumption(run, forged).reasons[0]
+    own = check_assumption(run, constants("mine", N, D=enough.D, **facts))
+    assert own.reasons == ("these constants are your own: whether they hold is yours to prove",)
+
+
+def test_a_proximal_run_is_not_promised_what_it_breaks():
+    problem = quadratics(N, 2, spread=0.0)
+    step = max_step_size("IG", N, **estimate(problem).known)
+    settings = dict(step_size=step, epochs=400, start=[40.0, -40.0])
+    run = wellorder.sgd(problem, IncrementalGradient(), proximal=100.0, **settings)
+    check = check_bound(run)
+    assert check.first_violation is not None
+    assert check.reasons == ("proximal=100: the theorems are about runs without a proximal step",)
+    for still in (check_assumption(run), check_drift(run)):  # what they say is true whatever ends an epoch
+        assert still.promised
+        assert still.holds.all()
+    balanced = wellorder.sgd(
+        problem, GraBProto(Walk(1e6)), step_size=step / 4, epochs=3, proximal=1.0, p=np.inf
+    )
+    assert "does not know that step" in check_assumption(balanced).reasons[0]
+    assert check_bound(wellorder.sgd(problem, IncrementalGradient(), **settings)).promised
+
+
+def test_clients_may_be_kept_near_the_start_too():
+    problem = quadratics(N, 2, spread=0.0)
+    settings = dict(step_size=1e-3, epochs=30, start=[9.0, -9.0], **CLIENTS)
+    free, kept = (fedavg(problem, ShuffleOnce(), proximal=w, **settings) for w in (0.0, 2.0))
+    reach = [np.linalg.norm(run.x - run.x[0], axis=1).max() for run in (free, kept)]
+    assert reach[1] < reach[0] / 3
+    assert (free.proximal, kept.proximal) == (0.0, 2.0)
+    check = check_assumption(kept)  # φ̄_0 and θ alone: the proximal step makes the right side smaller
+    assert check.promised
+    assert check.holds.all()
+    assert check.right[0] < check_assumption(free).right[0]
+    assert "without a proximal step" in check_bound(dataclasses.replace(kept, step_size=1e-6)).reasons[0]
+    rounds = dict(cohort=1, local_steps=1, server_step=1.0)
+    same = fedavg(problem, ShuffleOnce(), step_size=1e-3, epochs=5, proximal=0.5, **rounds)
+    assert np.array_equal(
+        same.x, wellorder.sgd(problem, ShuffleOnce(), step_size=1e-3, epochs=5, proximal=0.5).x
+    )
+
+
+def test_local_orders_are_not_in_the_theorems():
+    problem = clients(quadratics(48), 12)
+    settings = dict(step_size=1e-5, epochs=2, cohort=4, local_steps=4)
+    run = fedavg(problem, RandomReshuffling(), local=LocalSGD(RandomReshuffling()), **settings)
+    assert run.extras == ("local=LocalSGD(policy=RandomReshuffling())",)
+    assert any("LocalSGD" in reason for reason in check_assumption(run).reasons)
+    assert any("LocalSGD" in reason for reason in check_drift(run).reasons)
+    assert fedavg(problem, RandomReshuffling(), **settings).extras == ()
+
+
+def test_a_run_that_diverged_is_refused_by_name():
+    run = wellorder.sgd(quadratics(N), RandomReshuffling(), step_size=50.0, epochs=12)
+    for check in (check_assumption, check_drift, check_bound):
+        with pytest.raises(ValueError, match="diverged with step_size=50"):
+            check(run)
+
+
+def test_rounding_is_not_taken_for_a_violation():
+    """Units that are all alike, from their minimiser: both sides are 0 but for float64."""
+    alike = Quadratics(np.full((20, 2), 0.3), np.full((20, 2), 0.1))
+    run = wellorder.sgd(alike, RandomReshuffling(), step_size=1e-3, epochs=4, start=alike.minimiser)
+    check = check_bound(run)
+    assert (check.right == 0).all()
+    assert (check.left > 0).any()
+    assert check.promised
+    assert check.holds.all()
+    assert (check.rounding < 1e-25).all()
+
+
+def test_an_odd_number_of_units_leaves_pairs_with_the_bound_of_any_order():
+    run = wellorder.sgd(quadratics(11, 2, spread=0.0), PairGraB(Walk(1e5)), step_size=1e-5, epochs=3)
+    assert check_assumption(run).label == "ex:arbitrary permutation"
+    assert check_assumption(run).promised
+    with pytest.raises(ValueError, match="n=11: PairGraB is proved for an even number"):
+        check_assumption(run, "PairGraB")
+    rounds = fedavg(quadratics(12), PairGraB(), step_size=1e-5, epochs=2, cohort=3, local_steps=2)
+    assert check_bound(rounds).what == "smallest gradient of FL-AP, squared"
+
+
+def test_a_quadratic_without_a_minimum_is_promised_no_bound():
+    falling = Quadratics(np.full((8, 1), -0.5), np.linspace(-1, 1, 8)[:, None])
+    run = wellorder.sgd(falling, RandomReshuffling(), step_size=1e-3, epochs=5)
+    assert "gap is an estimate (f may have no minimum" in check_bound(run).reasons[0]
+    assert check_assumption(run).promised
+
+
+def test_one_client_a_round_and_one_step_is_sgd_whichever_theorem_is_asked():
+    run = wellorder.sgd(quadratics(N, spread=0.0), RandomReshuffling(), step_size=1e-4, epochs=3)
+    for method in ("RR", "FL-RR", constants("FL-RR", N, **estimate(run.problem).known)):
+        assert check_bound(run, method).promised
+        assert check_bound(run, method).holds.all()
+
+
+def test_order_errors_from_elsewhere_are_compared_and_promised_nothing():
+    problem = quadratics(N, 2, spread=0.0)
+    run = wellorder.sgd(problem, PairGraB(), step_size=1e-5, epochs=5, p=np.inf)
+    facts = {**estimate(problem).known, "delta": DELTA}
+    known = constants("PairGraB", N, **facts)
+    whole = check_order_errors(run.order_error, known, run.gradient_norm)
+    assert whole.right == pytest.approx(check_assumption(run, "PairGraB", delta=DELTA).right)
+    assert (check_order_errors(run.order_error, known).right <= whole.right).all()
+    assert not whole.promised
+    assert check_order_errors([1e9, 1e9], known).first_violation == 0
+    with pytest.raises(ValueError, match=r"gradient_norms of shape \(1,\): pass one for each of 5"):
+        check_order_errors(run.order_error, known, [1.0])
+    with pytest.raises(ValueError, match="pass finite order errors"):
+        check_order_errors([math.nan], known)

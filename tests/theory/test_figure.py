@@ -15,9 +15,18 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def test_the_page_shows_what_the_figures_script_prints(tmp_path):
     pytest.importorskip("matplotlib")
     out = tmp_path / "figure.svg"
-    command = [sys.executable, str(DOCS / "figures" / "theory.py"), "--out", str(out)]
+    rounds = tmp_path / "rounds.svg"
+    command = [
+        sys.executable,
+        str(DOCS / "figures" / "theory.py"),
+        "--out",
+        str(out),
+        "--rounds",
+        str(rounds),
+    ]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert out.read_text().startswith("<?xml")
+    assert rounds.read_text().startswith("<?xml")
     number = r"([\d.e+-]+)"
     measured = [
         [

@@ -123,3 +123,65 @@ def test_cohorts_that_lemma_5_does_not_cover_are_refused(cohort):
 def test_orders_that_are_no_permutations_are_refused():
     with pytest.raises(ValueError, match="pass a permutation"):
         check_lemmas(np.ones((3, 1)), [0, 1, 1])
+
+
+def coordinated(z, orders):
+    """CD-GraB's pass: worker by worker, pairs of consecutive rounds, one running sum for all of them."""
+    rounds = orders.shape[1]
+    s, signs, sums = np.zeros(z.shape[1]), np.zeros(orders.shape, int), []
+    for t in range(0, rounds, 2):
+        for w in range(len(orders)):
+            d = z[orders[w, t]] - z[orders[w, t + 1]]
+            sign = 1 if s @ d < 0 else -1
+            signs[w, t], signs[w, t + 1] = sign, -sign
+            s = s + sign * d
+        sums.append(np.abs(s).max())
+    return np.array([front_and_back(orders[w], signs[w]) for w in range(len(orders))]), max(sums)
+
+
+@pytest.mark.parametrize(("workers", "rounds"), [(1, 8), (3, 6), (4, 10), (5, 2)])
+def test_coordinated_pairs_keep_lemma_5_at_the_rounds(workers, rounds):
+    """docs/theory.md, "CD-GraB": pairs across rounds serve as well as pairs within them."""
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        z = generator.standard_normal((workers * rounds, 3)) * 10.0 ** generator.uniform(-1, 1)
+        orders = np.arange(workers * rounds).reshape(workers, rounds)
+        after, signed_sum = coordinated(z, orders)
+        left, before = (herding(z, o.T.ravel(), workers) for o in (after, orders))
+        assert sorted(after.ravel()) == list(range(workers * rounds))
+        assert left <= before / 2 + signed_sum / 2 + np.abs(z.sum(axis=0)).max() + 1e-9
+
+
+def basic_signs():
+    """The paper's figure: 24 vectors, S = 8; 7, 5 and 5 of each eight carry a plus."""
+    signs = -np.ones(24, int)
+    signs[[*range(7), *range(8, 13), *range(16, 21)]] = 1
+    return signs
+
+
+def at_rounds(z, order, signs=None, every=8):
+    rows = z[order] if signs is None else signs[:, None] * z[order]
+    return np.abs(np.cumsum(rows, axis=0)[every - 1 :: every]).max()
+
+
+def test_the_papers_figure_why_basic_balancing_does_not_serve_rounds():
+    """``fig:FL:balancing-reordering-instance``: sums at the rounds' ends do not tell the new rounds' sums."""
+    order, signs = np.arange(24), basic_signs()
+    after = np.array(front_and_back(order, signs))
+    assert list(after[:8]) == [*range(7), 8]  # the sum over {0..6, 8} is needed, and not known
+    z = np.zeros((24, 1))
+    z[8], z[9] = 1.0, -1.0  # all sums over whole rounds are 0, plain and signed
+    assert at_rounds(z, order) == at_rounds(z, order, signs) == 0
+    assert at_rounds(z, after) == 1.0  # and yet the new first round strays: Lemma 5 fails for such signs
+    assert (
+        herding(z, after) <= herding(z, order) / 2 + herding(signs[:, None] * z, order) / 2
+    )  # Lemma 3 holds
+
+    pair = np.random.default_rng(0).choice([-1, 1], 12)
+    both = np.column_stack([pair, -pair]).ravel()
+    assert [both[at : at + 8].sum() for at in (0, 8, 16)] == [0, 0, 0]  # as many plus as minus in each round
+    for seed in range(20):
+        z = np.random.default_rng(seed).standard_normal((24, 2))
+        z -= z.mean(axis=0)
+        after = np.array(front_and_back(order, both))
+        assert at_rounds(z, after) <= at_rounds(z, order) / 2 + at_rounds(z, order, both, every=2) / 2 + 1e-12

@@ -58,8 +58,8 @@ def test_the_misprinted_form_fails():
     positive,
 )
 def test_the_tuned_step_size_makes_the_bound_smallest(method, epochs, quarter, sigma, gap, smoothness):
-    more = dict(cohort=4, local_steps=3, server_step=2.0) if method.startswith("FL-") else {}
-    known = constants(method, 4 * quarter, sigma=sigma, gap=gap, smoothness=smoothness, **more)
+    more = dict(cohort=4, local_steps=3, server_step=2.0) if METHODS[method].federated else {}
+    known = constants(method, 8 * quarter, sigma=sigma, gap=gap, smoothness=smoothness, **more)
     best = tuned_step_size(known, epochs)
     most = max_step_size(known)
     assert best <= most

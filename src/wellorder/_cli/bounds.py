@@ -1,10 +1,13 @@
-"""``wellorder bounds``: the guarantees of all methods side by side."""
+"""``wellorder bounds``: the guarantees of all methods side by side, and the paper's Tables 1 and 2."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import sys
+import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +16,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from wellorder._cli.display import console
 from wellorder._saving import write_bytes
 from wellorder.theory import (
     METHODS,
@@ -27,9 +29,16 @@ from wellorder.theory import (
 )
 from wellorder.theory._setting import check_epochs
 
-MethodBound = dict[str, Any]
+Numbers = dict[str, Any]
 FORMATS = {".png", ".svg", ".pdf"}
 AT_START = "IG, SO, NP: as if the parameters stayed at x₀ (θ = 0); pass --theta"
+SPELLED = {
+    "ς": "sigma", "σ": "sigma", "φ": "phi", "γ": "gamma", "η": "eta", "θ": "theta", "δ": "delta", "ρ": "rho",
+    "ν": "nu", "β": "beta", "Σ": "sum", "Δ": "Delta", "∇": "grad ", "∞": "inf", "√": "sqrt", "‖": "||",
+    "≤": "<=", "≥": ">=", "≲": "<~", "·": "*", "×": "x", "⅔": "(2/3)", "⅓": "(1/3)", "²": "^2", "₀": "0",
+    "–": "-", "−": "-", "…": "...", "\u0303": "~", "\u0304": "",
+}  # fmt: skip
+"""For terminals that know ASCII alone."""
 
 
 def command(
@@ -54,7 +63,8 @@ def command(
     theta: Annotated[
         float | None, typer.Option(help="θ, how far x moves from x_0; 0 in the rows of one permutation.")
     ] = None,
-    passes: Annotated[int, typer.Option(help="Balancing passes of NP.")] = 10,
+    passes: Annotated[int, typer.Option(help="Balancing passes of NP and Herding.")] = 10,
+    age: Annotated[int, typer.Option(help="Herding's rows are from the last so many epochs.")] = 1,
     cohort: Annotated[
         int | None, typer.Option(help="S, clients of a round, with --fl; 2 unless given.")
     ] = None,
@@ -67,16 +77,24 @@ def command(
     plot: Annotated[
         Path | None, typer.Option(help="Draw bound against epochs: a .png, .svg or .pdf.")
     ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Tables 1 and 2 alone, for examples and for clients.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Bound the gradient after training, for every method: how small, with which step size, how surely.
 
+    Then the paper's Table 1 (with --fl, Table 2): the rates, their values here, and those of related work.
     The defaults are the size of the paper's Figure 1. Bounds are worst cases over all problems
     with these constants; `wellorder compare` measures.
     """
+    if tables:
+        for number in (1, 2):
+            _print_table(number, {})
+        return
     setting: dict[str, Any] = {
         "sigma": sigma, "gap": gap, "smoothness": smoothness, "smoothness_2inf": smoothness_2inf,
-        "smoothness_inf": smoothness_inf, "passes": passes,
+        "smoothness_inf": smoothness_inf, "passes": passes, "age": age,
     }  # fmt: skip
     rounds = {"cohort": cohort, "local_steps": local_steps, "server_step": server_step}
     try:
@@ -90,14 +108,16 @@ def command(
     except (ValueError, ArithmeticError) as reason:
         raise typer.BadParameter(str(reason)) from reason
     if as_json:
+        related = [asdict(row) for row in rate_table(related=True) if row.source not in ("", "ours")]
         report = {"setting": {"n": n, "epochs": epochs, **setting}, "methods": rows, "advice": advice.text}
-        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        plain = shown("ς") != "ς"
+        typer.echo(json.dumps({**report, "related": related}, indent=2, ensure_ascii=plain))
         return
-    screen = console()
-    _print(screen, rows, fl, theta)
-    screen.print(advice.text, soft_wrap=True)
+    _print(rows, fl, theta)
+    _print_table(2 if fl else 1, {row["method"]: row for row in rows})
+    typer.echo(shown(advice.text))
     if plot:
-        screen.print(f"Drawn: {plot}", soft_wrap=True)
+        typer.echo(f"Drawn: {plot}")
 
 
 def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
@@ -108,9 +128,9 @@ def _rounds(fl: bool, given: dict[str, Any]) -> dict[str, Any]:
     return {"cohort": 2, "local_steps": 5, "server_step": 1.0, **named} if fl else {}
 
 
-def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> MethodBound:
+def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> Numbers:
     formula = next(row for row in rate_table() if row.method == method)
-    row: MethodBound = {
+    row: Numbers = {
         "method": method,
         "label": METHODS[method].label,
         "relation": formula.relation,
@@ -128,34 +148,59 @@ def _row(method: str, epochs: int, n: int, setting: dict[str, Any]) -> MethodBou
         "A": known.A, "B": known.B, "D": known.D, "nu": known.nu, "c1": known.c1, "c2": known.c2,
         "max_step_size": max_step_size(known), "step_size": step, "bound": found.total,
         "terms": {name: getattr(found, name) for name in ("descent", "first_epochs", "local", "order")},
-        "probability": found.probability, "rate_value": rate(known, epochs).total,
+        "probability": found.probability, "expected": found.expected, "rate_value": rate(known, epochs).total,
     }  # fmt: skip
 
 
-def _print(screen: Console, rows: list[MethodBound], fl: bool, theta: float | None) -> None:
+def _print(rows: list[Numbers], fl: bool, theta: float | None) -> None:
     title = f"Upper bounds of min ‖∇f(x_q)‖² (Theorem {2 if fl else 1}), step sizes tuned"
     head = ("method", "bound", "descent", "order", "step size", "at most", "prob.")
-    table = Table(*head, title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(*head, title=shown(title), box=box.SIMPLE, padding=(0, 1, 0, 0))
     for column in table.columns:
         column.no_wrap = True
     for row in rows:
         if "refused" in row:
-            table.add_row(row["method"], *"––––––")
+            table.add_row(row["method"], *shown("––––––"))
             continue
         terms = row["terms"]
         rest = terms["order"] + terms["first_epochs"] + terms["local"]
         numbers = (row["bound"], terms["descent"], rest, row["step_size"], row["max_step_size"])
-        table.add_row(row["method"], *(f"{x:.3g}" for x in numbers), f"{row['probability']:.4g}")
+        table.add_row(row["method"], *(f"{x:.3g}" for x in numbers), _surely(row))
     if theta is None:
-        table.caption = f"OP, {AT_START}"
-    screen.print(table)
+        table.caption = shown(f"OP, {AT_START}")
+    Console().print(table)
     for row in rows:
         if "refused" in row:
-            screen.print(f"– {row['method']}: {row['refused']}", soft_wrap=True)
+            typer.echo(shown(f"– {row['method']}: {row['refused']}"))
+
+
+def _surely(row: Numbers) -> str:
+    return "mean" if row["expected"] else f"{row['probability']:.4g}"
+
+
+def _print_table(number: int, values: dict[str, Numbers]) -> None:
+    """Table 1 or 2: method, relation among permutations, upper bound after tuning, and its value here."""
+    label = {1: "tab:SGD", 2: "tab:FL"}[number]
+    title = f"Table {number}: upper bounds of min ‖∇f(x_q)‖² after tuning, constants and logarithms left out"
+    head = ("method", "relation", "upper bound", *(["here"] if values else []))
+    table, notes = Table(*head, title=shown(title), box=box.SIMPLE, padding=(0, 1, 0, 0)), dict[str, str]()
+    for row in rate_table(related=True):
+        if row.table != label:
+            continue
+        ours = {"": "", "ours": " (ours)"}
+        note = row.note if row.source in ours else f"{row.source}: {row.note}"
+        mark = notes.setdefault(note, f" ({len(notes) + 1})") if note else ""
+        here = values.get(row.method, {}).get("rate_value") if row.source in ours else None
+        cells = (row.method + ours.get(row.source, ""), row.relation, row.rate + mark)
+        value = [] if not values else [f"{here:.3g}" if here is not None else "–"]
+        table.add_row(*map(shown, (*cells, *value)))
+    Console().print(table)
+    for note, mark in notes.items():
+        typer.echo(shown(f"{mark.strip()} {note}"))
 
 
 def _draw(
-    path: Path, rows: list[MethodBound], epochs: int, n: int, setting: dict[str, Any], theta: float | None
+    path: Path, rows: list[Numbers], epochs: int, n: int, setting: dict[str, Any], theta: float | None
 ) -> None:
     """Bound against epochs, one line a method."""
     if path.suffix not in FORMATS:
@@ -193,3 +238,17 @@ def _write(path: Path, data: bytes) -> None:
         raise ValueError(
             f"plot={str(path)!r}: {reason.strerror or reason}; pass a file you may write"
         ) from reason
+
+
+def shown(text: str) -> str:
+    """A text as standard output can show it, so that tables line up there too."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "".join(letter if letter.isascii() else _spelled(letter) for letter in text)
+    return text
+
+
+def _spelled(letter: str) -> str:
+    close = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
+    return SPELLED.get(letter, close or "?")

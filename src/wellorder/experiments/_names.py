@@ -21,7 +21,7 @@ def policy_of(text: str) -> Policy[Any]:
     """Make the policy that ``text`` names; its hyper-parameters may follow in brackets.
 
     >>> policy_of("RR"), policy_of("pairgrab"), policy_of("GraB(reorders=2)")
-    (RandomReshuffling(), PairGraB(rule=Deterministic()), GraB(rule=Deterministic(), reorders=2))
+    (RandomReshuffling(), PairGraB(rule=Deterministic(), reorders=1), GraB(rule=Deterministic(), reorders=2))
     >>> policy_of("PairGrab2")
     Traceback (most recent call last):
     ValueError: policy 'PairGrab2' is unknown; did you mean PairGraB? `wellorder list` shows all

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from wellorder._arguments import real_number, whole_number
 from wellorder._measure import at_once
 from wellorder._order import Order, Policy
-from wellorder._training import Recorder, Run, moments
+from wellorder._training import Recorder, Run, drawn_back, moments
 from wellorder.federated._local_steps import FullGradient, Local, Rounds
 from wellorder.problems._problem import Matrix, Point, Problem, start_of
 
@@ -27,6 +27,7 @@ def fedavg(
     start: npt.ArrayLike | None = None,
     p: float = 2,
     local: Local[Any] | None = None,
+    proximal: float = 0.0,
 ) -> Run:
     r"""Regularised-participation FL (Algorithm ``alg:FL``): every client trains once an epoch, S a round.
 
@@ -51,8 +52,8 @@ def fedavg(
         the guarantees for FL-GraB assume that S is even and divides N.
     local_steps, server_step
         K, and the amplification η at the epoch's end.
-    start, p
-        As in `wellorder.sgd`.
+    start, p, proximal
+        As in `wellorder.sgd`; the proximal step follows the amplified one, and keeps FL-OP near x_0.
     local
         What a client does with its K steps: `FullGradient()` (the paper, and the default), or
         `LocalSGD(policy)`, which visits the client's own examples in an order of their own.
@@ -69,6 +70,7 @@ def fedavg(
     step_size = real_number("step_size", step_size, above=0)
     epochs = whole_number("epochs", epochs, least=1)
     check_rounds(problem.n, cohort, local_steps, server_step)
+    weight = real_number("proximal", proximal, least=0)
     solver = FullGradient() if local is None else local
     first, memory = start_of(problem, start), solver.init(problem, seed)
     plan = Rounds(step_size, cohort, local_steps)
@@ -79,11 +81,12 @@ def fedavg(
         return points, signals
 
     def close(x: Point, w: Point) -> Point:
-        return amplified(x, w, server_step)
+        return drawn_back(amplified(x, w, server_step), first, weight)
 
     record = Recorder(
         problem, policy, step_size, epochs, seed, p,
-        cohort=int(cohort), local_steps=int(local_steps), server_step=float(server_step),
+        cohort=int(cohort), local_steps=int(local_steps), server_step=float(server_step), proximal=weight,
+        extras=() if solver == FullGradient() else (f"local={solver!r}",),
     )  # fmt: skip
     for moment in moments(
         problem, policy, visit, close, epochs, seed, first, width=at_a_time(problem, plan), watch=record.watch

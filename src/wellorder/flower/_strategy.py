@@ -67,7 +67,7 @@ class OrderedStrategy(Strategy):
     >>> from wellorder import PairGraB
     >>> from wellorder.flower import OrderedStrategy
     >>> OrderedStrategy(FedAvg(), PairGraB(), cohort=10)
-    OrderedStrategy(FedAvg, PairGraB(rule=Deterministic()), cohort=10)
+    OrderedStrategy(FedAvg, PairGraB(rule=Deterministic(), reorders=1), cohort=10)
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of
+from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.balance import NO_VECTOR, balance_pairs, last_row
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule, signs_of
@@ -41,6 +41,13 @@ class PairGraB:
     reversed. A unit without a partner keeps the middle.
     Costs O(d) a unit, two vectors of length d, and 5 bytes a unit.
 
+    Parameters
+    ----------
+    rule
+        `Deterministic()` or `Walk(c)`.
+    reorders
+        How often the epoch's end applies the same step-by-step signs, as in `GraB`; more than 1 spoils it.
+
     >>> import numpy as np
     >>> policy = PairGraB()
     >>> state = policy.init(4)
@@ -50,6 +57,7 @@ class PairGraB:
     """
 
     rule: SignRule = field(default_factory=Deterministic)
+    reorders: int = 1
 
     needs: ClassVar[Needs] = Needs.SIGNALS
     keeps: ClassVar[Keeps] = Keeps.PRODUCTS
@@ -58,6 +66,8 @@ class PairGraB:
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
+        times = whole_number("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
+        object.__setattr__(self, "reorders", times)
 
     def init(self, n: int, *, seed: int = 0) -> PairState:
         return _opened(n, seed)
@@ -81,7 +91,7 @@ class PairGraB:
         )
 
     def advance(self, state: PairState) -> PairState:
-        return _advanced(state)
+        return _advanced(state, self.reorders)
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,9 @@ def _observed(rule: SignRule, state: PairState, units: npt.ArrayLike, signals: A
     )
 
 
-def _advanced(state: PairState) -> PairState:
-    order = place(state.order, state.signs)
+def _advanced(state: PairState, reorders: int = 1) -> PairState:
+    order = state.order
+    for _ in range(reorders):
+        order = place(order, state.signs)
     state.signs.fill(0)
     return PairState(state.seed, state.epoch + 1, frozen(order), state.signs, clipped=state.clipped)

@@ -26,9 +26,9 @@ class Entry:
     short: str
     """What may be typed instead of its name, and stands in tables."""
     paper: str
-    """The paper's row for its order of examples; "" where the paper has none (any order: AP)."""
+    """The row of `wellorder.theory` for its order of examples; "" where there is none but any order's, AP."""
     clients: str
-    """The paper's row for its order of clients; "" where none is proved but that of any order."""
+    """The same for its order of clients; "" where there is none but any order's, FL-AP."""
     colour: str
     """In every picture; readable on white and on near-black."""
     memory: str
@@ -65,7 +65,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", "#1e3a8a", "2 vectors"),
     Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors and 5 bytes a unit"),
     Entry(PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit"),
-    Entry(Herding, "Herding", "", "", "#14532d", "rows: 4·k bytes a unit"),
+    Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )
 """All policies of the library, in the order in which lists and legends show them."""

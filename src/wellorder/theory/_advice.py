@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
-from wellorder.theory._assumptions import constants
-from wellorder.theory._rates import rate
+from wellorder.theory._bounds import Bound, bound, tuned_step_size
+from wellorder.theory._constants import constants
 from wellorder.theory._setting import Keywords, Known, Setting, check_epochs
-from wellorder.theory._steps import tuned_step_size
-from wellorder.theory._theorems import Bound, bound
+from wellorder.theory._tables import rate
 
 # Cheapest first: equal guarantees go to the policy that costs least.
 CANDIDATES = {

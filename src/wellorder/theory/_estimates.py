@@ -154,6 +154,9 @@ def _deviation_at(problem: Problem, x: npt.NDArray[np.float64]) -> float:
 
 def _gap(problem: Problem, where: Matrix) -> tuple[float, str]:
     here = problem.value(where[0])
+    if isinstance(problem, Quadratics) and not (problem.a.mean(axis=0) > 0).all():
+        lowest = min(problem.value(x) for x in where)
+        return max(0.0, here - lowest), "f may have no minimum: can be too small"
     if problem.minimiser is not None:
         return max(0.0, here - problem.value(problem.minimiser)), EXACT
     lowest = min(problem.value(x) for x in where)

@@ -131,9 +131,10 @@ def _both(
     promised: bool,
 ) -> list[Check]:
     left = np.array([after])
+    reasons = () if promised else ("the bound is about the walk of Algorithm alg:balancing alone",)
     return [
         Check(f"{name}, relation", label, left, np.array([certain + signed]), 1.0),
-        Check(f"{name}, bound", label, left, np.array([certain + chance]), 1 - delta, promised),
+        Check(f"{name}, bound", label, left, np.array([certain + chance]), 1 - delta, reasons),
     ]
 
 

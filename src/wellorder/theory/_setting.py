@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TypedDict
 
-import numpy as np
+from wellorder._arguments import real_number, whole_number
 
 LARGEST, MOST = 1e50, 10**30
 """The largest number and the largest count: squares of their products, and their inverses, stay finite."""
@@ -23,6 +23,9 @@ class Known(TypedDict, total=False):
     delta: float
     first_error: float | None
     passes: int
+    c: float | None
+    age: int
+    moved: float | None
     cohort: int
     local_steps: int
     server_step: float
@@ -64,7 +67,13 @@ class Setting:
     first_error: float | None = None
     """φ̄_0 in the 2-norm, if measured; one-permutation methods only."""
     passes: int = 10
-    """How often a nice permutation was balanced at x_0; NP only."""
+    """P, how often an order is balanced: at x_0 by NP, before every epoch by Herding."""
+    c: float | None = None
+    """The c of the policy's `Walk`; the least that the proofs ask for unless given."""
+    age: int = 1
+    """Every row is from one of the last so many epochs; Herding only."""
+    moved: float | None = None
+    """ρ ≥ ‖x_q − y‖_∞ for the points y where the rows of epoch q were seen, if known; Herding only."""
     cohort: int = 1
     """S, the clients of a round."""
     local_steps: int = 1
@@ -73,18 +82,17 @@ class Setting:
     """η, the amplification at the epoch's end."""
 
     def __post_init__(self) -> None:
-        for name in ("n", "dim", "passes", "cohort", "local_steps"):
-            value = getattr(self, name)
-            check_count(name, value)
+        for name in ("n", "dim", "passes", "age", "cohort", "local_steps"):
+            check_count(name, getattr(self, name))
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and (isinstance(value, str) or not math.isfinite(value) or value < 0):
-                raise ValueError(f"{field.name}={value!r}: pass a finite number, 0 or more")
-            if value is not None and value > LARGEST:
+            if value is None and field.default is None:
+                continue
+            if real_number(field.name, value, least=0) > LARGEST:
                 raise ValueError(f"{field.name}={value!r}: too large to be squared; pass at most {LARGEST:g}")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta!r}: pass a number strictly between 0 and 1, such as 1e-4")
-        for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step"):
+        for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step", "c"):
             value = getattr(self, name)
             if value is not None and value < 1 / LARGEST:
                 raise ValueError(f"{name}={value!r}: pass a positive number, {1 / LARGEST:g} or more")
@@ -94,25 +102,29 @@ class Setting:
             )
 
     def to_itself(self, p: float) -> float:
-        """L_p of Definition ``def:smoothness``, for p = 2 or ∞."""
+        """L_p of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
         if p == 2:
             return self.smoothness
-        return math.sqrt(self.dim) * self.smoothness if self.smoothness_inf is None else self.smoothness_inf
+        if p == math.inf:
+            return self._root(p) * self.smoothness if self.smoothness_inf is None else self.smoothness_inf
+        # ‖v‖_∞ ≤ ‖v‖_p ≤ ‖v‖₂, so L_p ≤ L_{2,p}; and ‖v‖_p ≤ d^{1/p}·‖v‖_∞.
+        return min(self.two_to(p), float(self.dim ** (1 / p)) * self.to_itself(math.inf))
 
     def two_to(self, p: float) -> float:
-        """L_{2,p} of Definition ``def:smoothness``, for p = 2 or ∞."""
+        """L_{2,p} of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
         if p == 2:
             return self.smoothness
-        return math.sqrt(self.dim) * self.smoothness if self.smoothness_2inf is None else self.smoothness_2inf
+        longest = self._root(math.inf) * self.smoothness
+        longest = longest if self.smoothness_2inf is None else self.smoothness_2inf
+        return longest if p == math.inf else min(longest, self._root(p) * self.smoothness)
+
+    def _root(self, p: float) -> float:
+        """‖v‖₂ ≤ d^{1/2 − 1/p}·‖v‖_p."""
+        return float(self.dim ** (0.5 - 1 / p))
 
     def walk(self, *, pairs: bool) -> float:
         """C = 30·log(dN/δ), the balancing walk's reach for vectors of length 1; dN/(2δ) for pairs."""
         return 30 * math.log(self.dim * self.n / ((2 if pairs else 1) * self.delta))
-
-
-def whole(value: object) -> bool:
-    """Whether a value is an int of at least 1."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def check_epochs(epochs: int) -> None:
@@ -122,7 +134,5 @@ def check_epochs(epochs: int) -> None:
 
 def check_count(name: str, value: object) -> None:
     """Refuse what is no count, and counts beyond computation."""
-    if not whole(value):
-        raise ValueError(f"{name}={value!r}: pass an int >= 1")
-    if value > MOST:  # type: ignore[operator]
+    if whole_number(name, value, least=1) > MOST:
         raise ValueError(f"{name}={value!r}: too large to compute with; pass at most {MOST:.0e}")

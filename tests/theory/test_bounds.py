@@ -19,13 +19,13 @@ FL_SHAPE = dict(cohort=4, local_steps=5, server_step=1.5)
 
 
 def shape(method):
-    return FL_SHAPE if method.startswith("FL-") else {}
+    return FL_SHAPE if METHODS[method].federated else {}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_bound_is_the_theorem_term_by_term(method):
     n, Q, F0, sigma, L = 240, 30, 2.5, 0.7, 1.9
-    S, K, eta = (4, 5, 1.5) if method.startswith("FL-") else (1, 1, 1.0)
+    S, K, eta = (4, 5, 1.5) if METHODS[method].federated else (1, 1, 1.0)
     known = constants(method, n, sigma=sigma, gap=F0, smoothness=L, dim=3, **shape(method))
     gamma = max_step_size(known) / 3
     c1, c2, D = known.c1, known.c2, known.D
@@ -34,7 +34,7 @@ def test_the_bound_is_the_theorem_term_by_term(method):
     found = bound(known, gamma, Q)
     assert found.descent == pytest.approx(c1 * F0 / (gamma * eta * K * n / S * Q))
     assert found.first_epochs == pytest.approx(c2 * gamma**2 * L2p**2 * K**2 / S**2 / Q * first)
-    local = 2 * c1 * gamma**2 * L2p**2 * K**2 * sigma**2 if method.startswith("FL-") else 0.0
+    local = 2 * c1 * gamma**2 * L2p**2 * K**2 * sigma**2 if METHODS[method].federated else 0.0
     assert found.local == pytest.approx(local)
     assert found.order == pytest.approx(c2 * gamma**2 * L2p**2 * K**2 / S**2 * D)
     assert found.total == found.descent + found.first_epochs + found.local + found.order

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import wellorder
-from wellorder.theory import METHODS, Constants, constants, least, max_step_size, method_of
+from wellorder.problems import quadratics
+from wellorder.theory import (
+    METHODS,
+    Constants,
+    check_assumption,
+    constants,
+    least,
+    max_step_size,
+    method_of,
+)
 
 N, D_, S, K, ETA, L, L2, LI, SIGMA, DELTA, THETA, PHI0 = (
     240,
@@ -135,7 +144,7 @@ def test_the_255_condition_is_strict():
         (lambda: constants("RR", -3), r"n=-3"),
         (lambda: constants("RR", 10, delta=0.0), r"delta=0.0: pass a number strictly between 0 and 1"),
         (lambda: constants("RR", 10, delta=1.0), r"delta=1.0"),
-        (lambda: constants("RR", 10, sigma=-1.0), r"sigma=-1.0: pass a finite number, 0 or more"),
+        (lambda: constants("RR", 10, sigma=-1.0), r"sigma=-1.0: pass a number of 0 or more"),
         (lambda: constants("RR", 10, sigma=1e200), r"sigma=1e\+200: too large to be squared; pass at most"),
         (lambda: constants("RR", 10**40), r"n=10+: too large to compute with"),
         (lambda: constants("mine", 100, A=(0.1,), B=(0, math.nan)), r"B=\(0, nan\): .* finite constants"),
@@ -154,7 +163,13 @@ def test_the_255_condition_is_strict():
         (lambda: constants("RR", 12, cohort=4), r"these belong to clients, not to 'RR'; use an 'FL-'"),
         (lambda: constants("rr", 12), r"method='rr' is not known; pass one of AP, RR"),
         (lambda: constants(wellorder.WithReplacement(), 12), r"no permutations.*use RandomReshuffling"),
-        (lambda: constants("mine", 12, A=(0.1,), p=3), r"p=3: .*pass one of them"),
+        (lambda: constants("mine", 12, A=(0.1,), p=1.5), r"p=1.5: .*norms p >= 2; pass 2"),
+        (lambda: constants(wellorder.GraB, 12), r"pass a policy, such as GraB\(\)"),
+        (lambda: constants("RR", 12, sigma=None), r"sigma=None: pass a number of 0 or more"),
+        (
+            lambda: constants(wellorder.NicePermutation(passes=2), 12, passes=3),
+            r"passes=3: .*has passes=2; leave it out",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_the_cure(call, message):
@@ -175,3 +190,78 @@ def test_smoothness_in_other_norms_falls_back_to_what_always_suffices():
     known = constants("GraB", 10, dim=9, smoothness=2.0).setting
     assert known.two_to(np.inf) == known.to_itself(np.inf) == 6.0
     assert known.two_to(2) == known.to_itself(2) == 2.0
+
+
+def test_own_methods_take_any_norm_and_the_step_sizes_of_the_theorems():
+    facts = dict(smoothness=L, smoothness_2inf=L2, smoothness_inf=LI, dim=D_)
+    fl = dict(**facts, cohort=S, local_steps=K, server_step=ETA)
+    own = constants("FL-mine", N, A=(0.5,), D=1.0, p=INF, **fl)
+    assert max_step_size(own) == pytest.approx(min(1 / (ETA * L * V), 1 / (32 * L2 * V), 1 / (32 * LI * V)))
+    for p in (2.5, 4, 50):
+        s = constants("mine", N, D=1.0, p=p, **facts).setting
+        root = D_ ** (0.5 - 1 / p)
+        assert s.two_to(p) == pytest.approx(min(root * L, L2))
+        assert s.to_itself(p) == pytest.approx(min(root * L, L2, D_ ** (1 / p) * LI))
+        v = np.random.default_rng(0).standard_normal((500, D_))
+        h = np.diag([L] + [0.1] * (D_ - 1))  # curvature L along one axis: L_{2,p} = L_p = L for every p
+        assert (np.linalg.norm(v @ h, axis=1) <= s.two_to(p) * np.linalg.norm(v, ord=p, axis=1) + 1e-12).all()
+
+
+def test_a_policys_own_numbers_count():
+    one, ten = (constants(wellorder.NicePermutation(k, wellorder.Walk(1e9)), 1000) for k in (1, 10))
+    assert (one.setting.passes, ten.setting.passes) == (1, 10)
+    assert constants(wellorder.NicePermutation(passes=1), 10**5).D > 50 * constants("NP", 10**5).D
+    for policy, times, walk in (
+        (wellorder.GraB, 1, 30 * math.log(N / 1e-4)),
+        (wellorder.PairGraB, 2, 30 * math.log(N / 2e-4)),
+    ):
+        exact = policy(wellorder.Walk(walk * times**2))  # as the proofs have it, for ς = 1
+        assert pytest.approx(constants(method_of(exact), N).D) == constants(exact, N).D
+        assert constants(exact, N).caveats == ()
+        wide = policy(wellorder.Walk(walk * (3 * times) ** 2))
+        assert (
+            pytest.approx(9 * constants(exact, N).D) == constants(wide, N).D
+        )  # it reaches three times as far
+        narrow = constants(policy(wellorder.Walk(walk / 2)), N)
+        assert "pass Walk(c) with c of" in narrow.caveats[0]
+    assert "has no proof" in constants(wellorder.GraB(), N).caveats[0]
+    assert constants(wellorder.NicePermutation(), N, first_error=3.0).caveats == ()
+
+
+def test_names_do_not_make_a_method():
+    class GraB(wellorder.RandomReshuffling):
+        """A stranger's, in spite of its name; it does what RandomReshuffling does."""
+
+    class Renamed(wellorder.GraB):
+        """GraB, and nothing else."""
+
+    class Changed(wellorder.GraB):
+        def advance(self, state):
+            return super().advance(state)
+
+    class Stranger:
+        needs, init, observe = (
+            wellorder.ShuffleOnce.needs,
+            wellorder.ShuffleOnce.init,
+            wellorder.ShuffleOnce.observe,
+        )
+
+        def advance(self, state):
+            return state
+
+    Stranger.__name__ = "GraB"
+    assert method_of(GraB()) == "RR"
+    assert method_of(Renamed()) == "GraB"
+    assert method_of(Stranger()) == "AP"
+    with pytest.raises(
+        ValueError, match=r"Changed has its own advance, so GraB's proof is not about it; pass 'AP'"
+    ):
+        method_of(Changed())
+    run = wellorder.sgd(quadratics(8), Changed(), step_size=1e-5, epochs=2)
+    assert check_assumption(run, "AP").promised
+
+
+def test_odd_pairs_fall_back_to_any_order():
+    assert constants(wellorder.PairGraB(), 11).method == "AP"
+    assert constants(wellorder.PairGraBProto(), 12, cohort=3).method == "FL-AP"
+    assert constants(wellorder.GraB(), 11).method == "GraB"
