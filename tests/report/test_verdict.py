@@ -303,6 +303,17 @@ def test_fewer_epochs_without_a_clear_difference_in_time_are_no_clear_gain():
     assert "better" not in line
 
 
+@pytest.mark.parametrize(("noisy", "kind"), [(1, Kind.BETTER), (2, Kind.BETTER), (3, Kind.SAME)])
+def test_about_time_four_seeds_of_five_must_agree(noisy, kind):
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-rate * e), "seconds": e * cost}
+        for policy, rate, costs in (("RR", 0.1, [1.0] * 10), ("B", 0.2, [1.0] * (10 - noisy) + [2.2] * noisy))
+        for seed, cost in enumerate(costs) for e in range(41)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.less_time is kind
+
+
 def test_seeds_must_agree_in_sign():
     ends = {"RR": [1.0] * 12, "B": [0.5] * 11 + [1.01]}
     (found,) = verdicts(ending(ends), LOSS, "RR")
