@@ -2,8 +2,8 @@
 
 ``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40]``. Both train the same model in one
 process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends where
-the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of the whole
-process, so that the background thread counts too; on a GPU the wall clock. Prints JSON lines.
+the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of the
+whole process, so that the background thread counts too; on a GPU the wall clock. Prints JSON lines.
 """
 
 from __future__ import annotations

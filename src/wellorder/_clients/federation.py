@@ -14,6 +14,7 @@ from wellorder._clients.queue import Queue
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Arrays, Signal, UnfitError
 from wellorder._kernels.sketch import FlatSketch
+from wellorder._measure import strayed
 from wellorder._order import Policy, permutes, rng
 
 Signals = Literal["auto", "exact", "sketch"]
@@ -79,8 +80,8 @@ class RunningError:
         """
         if not self.counts:
             return 0.0
-        share = np.array(self.counts)[:, None] / self.counts[-1]
-        return float(np.linalg.norm(self.sums - share * self.sums[-1], axis=1).max())
+        rounds = np.diff(self.sums, axis=0, prepend=0.0)
+        return strayed(rounds, np.diff(np.array(self.counts, np.float64), prepend=0.0))
 
 
 class Federation:
