@@ -54,6 +54,7 @@ def test_a_row_that_is_not_finite_stays_out_on_the_device_too():
     assert sorted(observer.state.order) == list(range(12))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype feature
 def test_nothing_waits_for_the_device_in_a_step():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).cuda()
     x, y = torch.randn(64, 3, 8, 8).cuda(), torch.randint(0, 3, (64,)).cuda()
