@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellorder._compiled import fast
+from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
 
 Rows = npt.NDArray[np.float32]
@@ -224,21 +223,4 @@ class RunningOrderError:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""
         if not self.sums:
             return float("nan")
-        sums = np.stack(self.sums)
-        counts = np.array(self.counts, np.float64)
-        mean = sums.sum(axis=0, dtype=np.float64) / counts.sum()
-        return math.sqrt(_largest(sums, counts, mean, np.zeros_like(mean)))
-
-
-@fast
-def _largest(sums, counts, mean, total):  # type: ignore[no-untyped-def]
-    """Largest squared norm of a beginning of Σ (row − count · mean)."""
-    largest = 0.0
-    for t in range(len(sums)):
-        square = 0.0
-        for k in range(len(total)):
-            x = total[k] + np.float64(sums[t, k]) - counts[t] * mean[k]
-            total[k] = x
-            square += x * x
-        largest = max(largest, square)
-    return largest
+        return strayed(np.stack(self.sums), np.array(self.counts, np.float64))
