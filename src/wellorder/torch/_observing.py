@@ -41,7 +41,7 @@ class Observer:
         """Show the rows that are pending, in the order of their visits."""
         batches = self._pending.take()
         if batches is not None:
-            self._show_rows(batches, self._measure(batches))
+            self._show_rows(batches, self.running_error.add_all(batches))
 
     def advance(self, following: Any = None) -> None:
         """Close the epoch and open the next, whose state may have been made already."""
@@ -50,6 +50,14 @@ class Observer:
         if self.running_error.sums:
             self.errors.append(self.running_error.error())
         self.running_error = RunningOrderError()
+
+    def error_so_far(self) -> tuple[float, ...]:
+        """The order error of the present epoch so far, pending rows included; empty if nothing was seen."""
+        running, pending = RunningOrderError(), self._pending.batches()
+        running.sums, running.counts = list(self.running_error.sums), list(self.running_error.counts)
+        if pending is not None:
+            running.add_all(pending)
+        return (running.error(),) if running.sums else ()
 
     def counts(self) -> dict[str, int]:
         """Visits so far by what came of them, those among them whose rows are still pending."""
@@ -65,13 +73,6 @@ class Observer:
         held = [getattr(self.state, name) for name in self.state.__dataclass_fields__]
         arrays = sum(int(v.nbytes) for v in held if hasattr(v, "nbytes"))
         return arrays + self._pending.nbytes + sum(row.nbytes for row in self.running_error.sums)
-
-    def _measure(self, batches: ManyBatches) -> bool:
-        """Note each batch's sum for the order error; says whether all are finite."""
-        totals = batches.totals()
-        for total, count in zip(totals, batches.counts, strict=True):
-            self.running_error.add(total, count)
-        return bool(np.isfinite(totals).all())
 
     def _show_rows(self, batches: ManyBatches, finite: bool) -> None:
         units, rows = batches.units, batches.rows.cpu().numpy()
@@ -156,8 +157,8 @@ class PendingRows:
         self._used = end
         return not for_an_epoch and end + len(rows) > len(self._buffer)
 
-    def take(self) -> ManyBatches | None:
-        """All that is pending, by steps, and begin anew; the rows are good until the next are added."""
+    def batches(self) -> ManyBatches | None:
+        """All that is pending, by steps; the rows are good until the next are added."""
         if not self._batches or self._buffer is None:
             return None
         rows, steps = self._buffer[: self._used], [step for step, _ in self._batches]
@@ -165,10 +166,15 @@ class PendingRows:
         if steps != sorted(steps):  # a gradient that came late
             parts, right = rows.split([len(each) for each in units]), np.argsort(steps, kind="stable")
             units, rows = [units[i] for i in right], torch.cat([parts[i] for i in right])
-        self._batches, self._used = [], 0
-        if self._buffer.device.type != "cpu":  # memory of an accelerator is the training's to use
-            self._buffer = None
         return ManyBatches(np.concatenate(units), [len(each) for each in units], rows)
+
+    def take(self) -> ManyBatches | None:
+        """All that is pending, by steps, and begin anew."""
+        found = self.batches()
+        self._batches, self._used = [], 0
+        if self._buffer is not None and self._buffer.device.type != "cpu":
+            self._buffer = None  # memory of an accelerator is the training's to use
+        return found
 
     def finite(self) -> tuple[int, int]:
         """How many of the rows that are here are finite, and how many are not; nothing is taken."""
@@ -206,9 +212,12 @@ class RunningOrderError:
             self.sums.append(np.array(row, np.float32))
             self.counts.append(count)
 
-    def so_far(self) -> tuple[float, ...]:
-        """The estimate of an epoch that is not over, if it has begun."""
-        return (self.error(),) if self.sums else ()
+    def add_all(self, batches: ManyBatches) -> bool:
+        """Take in every batch's sum; says whether all are finite."""
+        totals = batches.totals()
+        for total, count in zip(totals, batches.counts, strict=True):
+            self.add(total, count)
+        return bool(np.isfinite(totals).all())
 
     def error(self) -> float:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""
