@@ -19,6 +19,7 @@ from wellorder.federated._batched_models_cuda import serves
 from wellorder.federated._parameters import layout_of
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.backends.cudnn.allow_tf32 = False  # the twin's convolutions, which torch makes in TF32 unless told
 torch.manual_seed(0)
 small = nn.Sequential(
     nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
