@@ -12,10 +12,10 @@ from wellorder._order import Policy, describe
 from wellorder.experiments._names import check_policies, named_policies
 from wellorder.experiments._tasks import Task, task_of
 from wellorder.experiments._training import Settings
-from wellorder.policies import entry_of
+from wellorder.policies import REGISTRY, entry_of
 from wellorder.report._table import Metric
 
-DEFAULT = ("RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB")
+DEFAULT = tuple(entry.name for entry in REGISTRY if entry.compared)
 VERBS = ("needs", "init", "observe", "advance")
 TUNING = ("", "baseline", "each")
 
