@@ -1,47 +1,71 @@
-"""What ordering brings: RR, SO, FlipFlop, GraB, PairGraB and Herding; same network, data and first order.
+"""What ordering brings, in epochs and in seconds: same network, data, first weights and step size.
 
-``python benchmarks/torch_benefit.py TASK DATA [--device cuda] [--minutes 8]`` with TASK one of cifar10,
-cifar10-cnn, fashion-mnist, fashion-mnist-logistic, and DATA the folder of the official files. First one
-process alone times the epochs of each policy, interleaved; then the step size is tuned on RR (one seed, a
-quarter of the epochs); then all policies and seeds train at once, each in its own process, until they are
-done or the minutes are over. Prints JSON.
+``python benchmarks/torch_benefit.py SETTING… DATA [--device cuda] [--minutes 8]`` with DATA the folder of the
+official files. First one process alone times an epoch of each kind (plain, observed, not observed), in turns;
+then all orders and seeds train at once, each in a process of its own. The training loss is taken at the
+quarters of every epoch. Seconds to a loss are the epochs to it, each at its kind's own time. JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
 import queue
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
 
-from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce
+from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, Steering, features
 from wellorder._datasets import files
-from wellorder.experiments._tasks.networks import (
-    RECIPES,
-    LabelledData,
-    loader_of,
-    one_epoch,
-    optimizer_of,
-    train,
-)
+from wellorder._datasets.networks import cnn, lenet, logistic
+from wellorder.experiments._tasks.networks import LabelledData, Recipe, loader_of, look
 from wellorder.torch import ordered
 
-POLICIES = {
-    "RR": RandomReshuffling(),
-    "SO": ShuffleOnce(),
-    "FlipFlop": FlipFlop(),
-    "GraB": GraB(),
-    "PairGraB": PairGraB(),
-    "Herding": Herding(),
-}
 
+@dataclass(frozen=True)
+class Setting:
+    """A network on a data set, and how it is trained."""
+
+    recipe: Recipe
+    data: str = "cifar10"
+    adam: bool = False
+
+
+LENET = Recipe(lenet, 1e-3, momentum=0.9, weight_decay=0.01)
+SETTINGS = {
+    "lenet-b16-1e-3": Setting(LENET),
+    "lenet-b64-5e-3": Setting(replace(LENET, step_size=5e-3, batch=64)),
+    "lenet-b64-1e-2": Setting(replace(LENET, step_size=1e-2, batch=64)),
+    "lenet-b64-adam": Setting(replace(LENET, step_size=1e-3, batch=64, weight_decay=0.0), adam=True),
+    "cnn-b32": Setting(Recipe(cnn, 2e-2, batch=32, momentum=0.0)),
+    "fashion-lenet-b16": Setting(Recipe(partial(lenet, 1, 28), 1e-3), "fashion_mnist"),
+    "fashion-logistic-b16": Setting(Recipe(logistic, 3.2e-2, momentum=0.0), "fashion_mnist"),
+    "fashion-logistic-adam": Setting(Recipe(logistic, 1e-3, momentum=0.0), "fashion_mnist", adam=True),
+}
+ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "RR": (RandomReshuffling(), {}),
+    "SO": (ShuffleOnce(), {}),
+    "FlipFlop": (FlipFlop(), {}),
+    "stratified": (Steering(), {"rows": "labels"}),
+    "features": (Steering(), {"rows": "features"}),
+    "features, Herding": (Herding(), {"rows": "features"}),
+    "GraB": (GraB(), {"signals": "sketch"}),
+    "PairGraB": (PairGraB(), {"signals": "sketch"}),
+    "Herding auto": (Herding(), {}),
+    "Herding always": (Herding(), {"observe": "always"}),
+    "Steering auto": (Steering(), {}),
+    "Steering always": (Steering(), {"observe": "always"}),
+    "features, then Steering": (Steering(), {"rows": "features", "model": True}),
+}
 TIMED = 4096
 """Examples in the epochs that are timed."""
 
@@ -50,43 +74,75 @@ def say(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 
-def split_from(options: argparse.Namespace) -> LabelledData:
-    """The task's data, scaled, on the device."""
-    read = files.fashion_mnist if options.task.startswith("fashion") else files.cifar10
-    data = read(options.data)
+def data_of(options: argparse.Namespace, setting: Setting) -> LabelledData:
+    """The data, scaled, on the device."""
+    data = getattr(files, setting.data)(options.data, verify=not options.own_files)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
-    x, test = ((torch.tensor(i).float() / 255 - mean) / std for i in (data.train_images, data.test_images))
-    labels = (torch.tensor(data.train_labels), torch.tensor(data.test_labels))
-    return LabelledData(x, labels[0], test, labels[1]).to(options.device, options.examples)
+    kept = slice(None, options.examples)
+    x, test = (
+        (torch.tensor(i).float() / 255 - mean) / std for i in (data.train_images[kept], data.test_images)
+    )
+    labels = torch.tensor(data.train_labels[kept]), torch.tensor(data.test_labels)
+    return LabelledData(x, labels[0], test, labels[1]).to(options.device)
 
 
-def job(options: argparse.Namespace, name: str, seed: int, step: float, epochs: int, results: Any) -> None:
-    """Train one policy with one seed, and send every row home."""
+class Training:
+    """One order, one seed: a model, its optimizer and its loader."""
+
+    def __init__(self, setting: Setting, data: LabelledData, order: str, seed: int) -> None:
+        policy, how = ORDERS[order]
+        torch.manual_seed(seed)
+        recipe, self.data = setting.recipe, data
+        self.model = recipe.model().to(data.x.device)
+        kind: Any = torch.optim.AdamW if setting.adam else partial(torch.optim.SGD, momentum=recipe.momentum)
+        self.optimizer = kind(self.model.parameters(), lr=recipe.step_size, weight_decay=recipe.weight_decay)
+        how = dict(how)
+        model: nn.Module | None = self.model
+        if "rows" in how:
+            model = self.model if how.pop("model", False) else None
+            inputs = None if how["rows"] == "labels" else functional.adaptive_avg_pool2d(data.x, 8)
+            how["rows"] = features(inputs, data.y)
+        loader = loader_of(recipe, data)
+        self.loader: Any = ordered(loader, model, policy, seed=seed, **how)
+
+    def epoch(self, looks: int = 0) -> list[dict[str, float]]:
+        """Train for an epoch; look at the loss so many times, evenly, the last time at its end."""
+        found, steps = [], len(self.loader)
+        at = {round(steps * (i + 1) / looks) for i in range(looks)}
+        for step, (x, y) in enumerate(self.loader, 1):
+            self.optimizer.zero_grad()
+            functional.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+            if step in at:
+                found.append(look(self.model, self.data))
+        return found
+
+
+def job(options: argparse.Namespace, name: str, order: str, seed: int, results: Any) -> None:
+    """Train one order with one seed, and send every epoch home."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    recipe = replace(RECIPES[options.task], step_size=step)
-    for row in train(recipe, split_from(options), POLICIES[name], seed=seed, epochs=epochs):
-        results.put({"policy": name, "seed": seed, "step_size": step, **row})
+    training = Training(SETTINGS[name], data_of(options, SETTINGS[name]), order, seed)
+    for epoch in range(options.epochs):
+        looks = training.epoch(4)
+        results.put({"setting": name, "order": order, "seed": seed, "epoch": epoch,
+                     "loss": [each["loss"] for each in looks],
+                     "accuracy": [each["test_accuracy"] for each in looks]})  # fmt: skip
 
 
 def together(
-    options: argparse.Namespace, jobs: list[tuple[str, int, float, int]], until: float
+    options: argparse.Namespace, jobs: list[tuple[str, str, int]], until: float
 ) -> list[dict[str, Any]]:
-    """Run jobs at once, at most ``options.jobs`` of them; their rows so far when the time is over."""
+    """Run jobs at once, at most ``options.jobs`` of them; their epochs so far when the time is over."""
     context = multiprocessing.get_context("spawn")
     results, rows, waiting, running = context.Queue(), [], list(jobs), []
     while (waiting or running) and time.time() < until:
         running = [p for p in running if p.is_alive()]
         while waiting and len(running) < options.jobs:
-            arguments = waiting.pop(0)
-            running.append(context.Process(target=job, args=(options, *arguments, results), daemon=True))
+            running.append(context.Process(target=job, args=(options, *waiting.pop(0), results), daemon=True))
             running[-1].start()
-        try:
+        with contextlib.suppress(queue.Empty):
             rows.append(results.get(timeout=0.5))
-            if options.rows:
-                say(**rows[-1])
-        except queue.Empty:
-            pass
     for process in running:
         process.terminate()
     while True:
@@ -96,99 +152,135 @@ def together(
             return rows
 
 
-def tune(options: argparse.Namespace, until: float) -> float:
-    """RR's best step size on a grid around the task's own, by training loss after a quarter of the epochs."""
-    own = RECIPES[options.task].step_size
-    grid = [own * 10 ** (power / 2) for power in range(-2, 3)]
-    epochs = max(1, options.epochs // 4)
-    rows = together(options, [("RR", 100, step, epochs) for step in grid], until)
-    reached = {step: [r for r in rows if r["step_size"] == step] for step in grid}
-    common = min((max(r["epoch"] for r in found) for found in reached.values() if found), default=0)
-    losses = {
-        s: next((r["loss"] for r in f if r["epoch"] == common), float("inf")) for s, f in reached.items()
-    }
-    say(tuned_on="RR", epoch=common, losses={f"{s:.4g}": loss for s, loss in losses.items()})
-    return min(losses, key=lambda s: losses[s])
+def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[str, float]]:
+    """Seconds of an epoch, alone on the machine: shuffle=True, and each order's observed and other epochs.
 
-
-def summary(rows: list[dict[str, Any]], seconds: dict[str, float]) -> None:
-    """Epochs and seconds to RR's best training loss, last loss and accuracy, mean order error; by policy."""
-    reached = {(r["policy"], r["seed"]): 0 for r in rows}
-    for r in rows:
-        reached[r["policy"], r["seed"]] = max(reached[r["policy"], r["seed"]], int(r["epoch"]))
-    whole = [
-        seed for seed in {seed for _, seed in reached} if all((name, seed) in reached for name in POLICIES)
-    ]
-    last = min((epoch for (_, seed), epoch in reached.items() if seed in whole), default=0)
-    most = max(reached.values(), default=0)
-    seeds = sorted(s for s in whole if min(reached[name, s] for name in POLICIES) == most) or sorted(whole)
-    last = most if seeds and min(reached[name, s] for name in POLICIES for s in seeds) == most else last
-    for name in POLICIES:
-        runs = [sorted((r for r in rows if (r["policy"], r["seed"]) == (name, s) and r["epoch"] <= last),
-                       key=lambda r: r["epoch"]) for s in seeds]  # fmt: skip
-        if not all(runs):
-            continue
-        epochs = []
-        for run, seed in zip(runs, seeds, strict=True):
-            goal = min(
-                r["loss"] for r in rows if (r["policy"], r["seed"]) == ("RR", seed) and r["epoch"] <= last
-            )
-            epochs.append(next((r["epoch"] for r in run if r["loss"] <= goal), float("inf")))
-        tail = [r for run in runs for r in run if r["epoch"] > last - 5]
-        reach = float(np.median(epochs))
-        say(policy=name, epochs=last, seeds=len(seeds), epochs_to_rr_best=reach,
-            seconds_to_rr_best=round(reach * seconds[name], 2),
-            train_loss=round(float(np.mean([r["loss"] for r in tail])), 4),
-            train_loss_by_seed=[round(run[-1]["loss"], 4) for run in runs],
-            test_accuracy=round(100 * float(np.mean([r["test_accuracy"] for r in tail])), 2),
-            order_error=round(float(np.mean([r["order_error"] for r in tail])), 3))  # fmt: skip
-
-
-def epoch_seconds(options: argparse.Namespace, step: float) -> dict[str, float]:
-    """Each policy's seconds for an epoch, alone on the machine, from epochs of a part of the data.
-
-    Policies that look at no signals are timed without any, as `ordered` runs them by default.
+    Epochs of a part of the data, in turns; medians. The end of an observed epoch, where its order is made,
+    and the wait for an order that was made ahead are inside.
     """
     torch.set_num_threads(1)
-    split = split_from(options)
-    part = replace(split, x=split.x[:TIMED], y=split.y[:TIMED])
-    recipe = replace(RECIPES[options.task], step_size=step)
-    runs = {}
-    for name, policy in POLICIES.items():
-        torch.manual_seed(0)
-        model = recipe.model().to(options.device)
-        loader = ordered(loader_of(recipe, part), model, policy)
-        runs[name] = (model, loader, optimizer_of(recipe, model))
-    plain = recipe.model().to(options.device)
-    runs["shuffle=True"] = (plain, loader_of(recipe, part), optimizer_of(recipe, plain))
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(4):
-        for name, run in runs.items():
-            times[name].append(one_epoch(*run))
-    found = {name: float(np.median(t[1:])) * len(split.x) / len(part.x) for name, t in times.items()}
-    say(seconds_per_epoch=found, ratio={name: t / found["shuffle=True"] for name, t in found.items()})
-    return found
+    setting = SETTINGS[name]
+    data = data_of(options, setting)
+    part = replace(data, x=data.x[:TIMED], y=data.y[:TIMED])
+    runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in options.orders}
+    plain = Training(setting, part, "RR", 0)
+    plain.loader = loader_of(setting.recipe, part)
+    times: dict[str, dict[str, list[float]]] = {}
+    for turn in range(8):
+        for order, run in (("shuffle=True", plain), *runs.items()):
+            kind = "observed" if getattr(run.loader, "observing", False) else "plain"
+            if options.device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            run.epoch()
+            if options.device == "cuda":
+                torch.cuda.synchronize()
+            if turn:  # the first compiles and allocates
+                times.setdefault(order, {}).setdefault(kind, []).append(time.perf_counter() - start)
+    factor = len(data.x) / len(part.x)
+    return {o: {k: factor * float(np.median(t)) for k, t in kinds.items()} for o, kinds in times.items()}
+
+
+def observed_epochs(order: str, epochs: int) -> list[bool]:
+    """Which epochs of an order are observed."""
+    policy, how = ORDERS[order]
+    if not policy.needs.at_visits() or ("rows" in how and not how.get("model")):
+        return [False] * epochs
+    if how.get("observe") == "always" or not getattr(policy, "remembers", False):
+        return [True] * epochs
+    return [epoch & (epoch - 1) == 0 for epoch in range(epochs)]
+
+
+def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], times: Any) -> None:
+    """Loss and accuracy of the last epochs, and epochs and seconds to RR's best loss; by order."""
+    runs: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault((row["order"], row["seed"]), {})[row["epoch"]] = row
+    whole = {key: run for key, run in runs.items() if len(run) == options.epochs}
+    say(setting=name, whole_runs=len(whole), of=len(options.orders) * options.seeds)
+    base = {seed: _quarters(run) for (order, seed), run in whole.items() if order == "RR"}
+    for order in options.orders:
+        seeds = [seed for (o, seed) in whole if o == order and seed in base]
+        if not seeds:
+            continue
+        own = {seed: _quarters(whole[order, seed]) for seed in seeds}
+        # A running mean over an epoch's four looks: one lucky look is no result.
+        smooth = {s: _running(own[s]) for s in seeds}
+        goals = {s: _running(base[s]).min() for s in seeds}
+        reached = [next((q + 1 for q, v in enumerate(smooth[s]) if v <= goals[s]), None) for s in seeds]
+        ends = [own[s][3::4] for s in seeds]
+        reached_end = [next((e + 1 for e, v in enumerate(end) if v <= base[s][3::4].min()), None)
+                       for s, end in zip(seeds, ends, strict=True)]  # fmt: skip
+        costs = np.cumsum([_cost(times, order, seen) for seen in observed_epochs(order, options.epochs)])
+        plain = np.cumsum([_cost(times, "RR", False)] * options.epochs)
+        rr = [next(q + 1 for q, v in enumerate(_running(base[s])) if v <= goals[s]) for s in seeds]
+        ratio = [None if q is None else float(np.interp(q / 4, np.arange(1, options.epochs + 1), costs)
+                 / np.interp(r / 4, np.arange(1, options.epochs + 1), plain))
+                 for q, r in zip(reached, rr, strict=True)]  # fmt: skip
+        last = range(max(0, options.epochs - 5), options.epochs)
+        accuracy = [[a for e in last for a in whole[order, s][e]["accuracy"]] for s in seeds]
+        whole_run = costs[-1] / (options.epochs * times["shuffle=True"]["plain"])
+        say(
+            setting=name,
+            order=order,
+            seeds=len(seeds),
+            loss_quarters=_mean_std([own[s][-20:].mean() for s in seeds]),
+            loss_ends=_mean_std([end[-5:].mean() for end in ends]),
+            accuracy=_mean_std([100 * np.mean(a) for a in accuracy]),
+            epochs_to_rr_best=[None if q is None else q / 4 for q in reached],
+            epochs_to_rr_best_at_ends=reached_end,
+            seconds_to_rr_best_vs_rr=[None if r is None else round(r, 3) for r in ratio],
+            run_vs_shuffle=round(float(whole_run), 3),
+        )
+
+
+def _quarters(run: dict[int, dict[str, Any]]) -> np.ndarray:
+    return np.array([value for epoch in sorted(run) for value in run[epoch]["loss"]])
+
+
+def _running(values: np.ndarray) -> np.ndarray:
+    """Mean of the last four looks; of fewer at the start, where nothing is judged."""
+    sums = np.cumsum(np.insert(values, 0, 0.0))
+    return np.array([(sums[i + 1] - sums[max(0, i - 3)]) / min(4, i + 1) for i in range(len(values))])
+
+
+def _cost(times: Any, order: str, observed: bool) -> float:
+    kinds = times[order]
+    return float(kinds["observed" if observed else "plain"] if len(kinds) > 1 else next(iter(kinds.values())))
+
+
+def _mean_std(values: list[float]) -> list[float]:
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return [round(float(np.mean(values)), 4), round(spread, 4)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=list(RECIPES))
+    parser.add_argument("settings", nargs="+", choices=list(SETTINGS), metavar="SETTING")
     parser.add_argument("data")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=None)
+    parser.add_argument("--examples", type=int, default=24_992)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--step-size", type=float, default=None)
-    parser.add_argument("--rows", action="store_true", help="print every epoch of every run")
+    parser.add_argument("--orders", nargs="+", default=list(ORDERS), choices=list(ORDERS))
+    parser.add_argument("--rows", help="write every epoch of every run to this file, as JSON lines")
+    parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     options = parser.parse_args()
-    end = time.time() + 60 * options.minutes
-    seconds = epoch_seconds(options, options.step_size or RECIPES[options.task].step_size)
-    step = options.step_size or tune(options, time.time() + 12 * options.minutes)
-    jobs = [(name, seed, step, options.epochs) for seed in range(options.seeds) for name in POLICIES]
-    say(task=options.task, step_size=step, runs=len(jobs))
-    summary(together(options, jobs, end), seconds)
+    until = time.time() + 60 * options.minutes
+    times = {}
+    for name in options.settings:
+        times[name] = seconds_of_epochs(options, name)
+        say(setting=name, seconds_of_an_epoch=times[name])
+    jobs = [(name, order, seed) for name in options.settings for seed in range(options.seeds)
+            for order in options.orders]  # fmt: skip
+    rows = together(options, jobs, until)
+    if options.rows:
+        with open(options.rows, "w") as out:  # noqa: PTH123
+            out.writelines(json.dumps(row) + "\n" for row in rows)
+    for name in options.settings:
+        summary(options, name, [row for row in rows if row["setting"] == name], times[name])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ POLICIES = {
     "GraB, reorders=2": wo.GraB(reorders=2),
     "PairGraB": wo.PairGraB(),
     "Herding": wo.Herding(passes=8),
+    "Steering": wo.Steering(),
 }
 IN_THE_PLOT = ("random reshuffling", "shuffle once", "FlipFlop", "GraB", "PairGraB", "Herding")
 PANELS = {"distance": "distance to the optimum, ‖x − x*‖", "order_error": "order error, φ̄"}

@@ -132,6 +132,7 @@ def test_every_name_in_the_inventory_exists():
         ("GraB", wellorder.GraB()),
         ("PairGraB", wellorder.PairGraB()),
         ("Herding(passes=8)", wellorder.Herding(passes=8)),
+        ("Steering", wellorder.Steering()),
     ],
 )
 def test_the_readme_shows_what_the_example_measures(shown, policy):

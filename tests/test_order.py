@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,3 +238,45 @@ def zeros(*shape):
 def test_bad_input_is_refused_by_a_message_with_argument_value_and_cure(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+class SingleProducts:
+    """Signals that combine in float32."""
+
+    def __init__(self, rows):
+        self.rows = rows.astype(np.float32)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def gram(self):
+        return self.rows @ self.rows.T
+
+    def dot(self, vector):
+        return self.rows @ vector.astype(np.float32)
+
+    def combine(self, weights):
+        return weights.astype(np.float32) @ self.rows
+
+
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=str)
+def test_a_state_whose_signals_combine_in_float32_is_loaded_again(policy):
+    state = policy.init(9)
+    units = state.order[:5]
+    state = policy.observe(state, units, SingleProducts(np.random.default_rng(0).normal(size=(5, 3))))
+    again = load_state_dict(policy, state_dict(policy, state))
+    np.testing.assert_array_equal(again.total, state.total)
+
+
+FORGED = {
+    "seen": -(10**9), "observed": 10, "waiting": 9, "epoch": -1, "signs": np.full(9, 5, np.int8),
+    "total": np.array([np.nan]), "order": np.zeros(9, np.int32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_state_is_refused_even_with_the_right_checksum(name):
+    policy = PairGraB()
+    state = replace(policy.init(9), **{name: FORGED[name]})
+    with pytest.raises(ValueError, match="damaged state"):
+        load_state_dict(policy, state_dict(policy, state))

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import whole_number
-from wellorder._compiled import jit
+from wellorder._compiled import fast, jit
 from wellorder._kernels.signals import TensorRows, block_of
-from wellorder._order import Order, rng
+from wellorder._order import Order, Rows, rng
 
 BLOCK = 256
 Lookup = Callable[[Order], npt.NDArray[np.float64]]
@@ -62,6 +62,19 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
         worst = float(np.maximum(worst, _prefixes(rows_of(units), mean, prefix, seen, every, p)))
         seen += len(units)
     return worst
+
+
+def strayed(sums: Rows, counts: npt.NDArray[np.float64]) -> float:
+    """Order error of an epoch that is known by parts: sums of the rows of each, and how many they were.
+
+    The largest ‖Σ (sum − count·mean)‖₂ over the epoch's beginnings that end with a part; the mean is that of
+    all rows. What loaders and federations estimate as they go, from sketches or from some coordinates.
+
+    >>> strayed(np.array([[1.0], [1.0], [-2.0]]), np.array([4.0, 4.0, 4.0]))
+    2.0
+    """
+    mean = sums.sum(axis=0, dtype=np.float64) / counts.sum()
+    return float(np.sqrt(_largest(sums, counts, mean, np.zeros_like(mean))))
 
 
 def error_vs_shuffle(rows: Any, order: Order, *, every: int = 1, seed: int = 0, shuffles: int = 3) -> float:
@@ -203,3 +216,17 @@ def _prefixes(rows, mean, prefix, seen, every, p):  # type: ignore[no-untyped-de
         if not norm <= worst:  # so that NaN wins
             worst = norm
     return worst
+
+
+@fast
+def _largest(sums, counts, mean, total):  # type: ignore[no-untyped-def]
+    """Largest squared norm of a beginning of Σ (sum − count·mean)."""
+    largest = 0.0
+    for t in range(len(sums)):
+        square = 0.0
+        for k in range(len(total)):
+            x = total[k] + np.float64(sums[t, k]) - counts[t] * mean[k]
+            total[k] = x
+            square += x * x
+        largest = max(largest, square)
+    return largest

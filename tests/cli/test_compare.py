@@ -35,7 +35,9 @@ def done(tmp_path_factory):
 def test_it_ends_with_the_verdict_and_the_reports_path(done):
     folder, result = done
     assert result.exit_code == 0, result.output
-    assert "PairGraB does better than RR here" in result.stdout
+    assert "\nPairGraB: " in result.stdout
+    assert "\n• PairGraB, " in result.stdout
+    assert "SGD, one unit a step." in result.stdout
     assert "difference outside the seeds' spread: yes" in result.stdout
     assert result.stdout.rstrip().endswith(str(folder / "report.html"))
     assert (folder / "report.html").exists()

@@ -1,6 +1,8 @@
 """Network tasks: a comparison of orders on a network and data of one's own, or on official files."""
 
+import json
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from wellorder import Herding, RandomReshuffling  # noqa: E402
-from wellorder.experiments import Config, compare  # noqa: E402
+from wellorder.experiments import Config, compare, publish  # noqa: E402
 from wellorder.experiments._tasks import task_of  # noqa: E402
 from wellorder.experiments._tasks.networks import LabelledData, NetworkTask, Recipe, data_of  # noqa: E402
 from wellorder.experiments._training import Settings  # noqa: E402
@@ -69,6 +71,56 @@ def test_images_are_scaled_by_the_data_sets_own_mean(monkeypatch):
     images = np.random.default_rng(0).integers(0, 256, (6, 3, 4, 4), dtype=np.uint8)
     labels = np.arange(6)
     made = files.Dataset("made up", images, labels, images, labels, 10, (0.5,) * 3, (0.25,) * 3)
-    monkeypatch.setattr(files, "cifar10", lambda: made)
+    monkeypatch.setitem(files.DATASETS, "cifar10", lambda folder: made)
     split = data_of("cifar10")
     np.testing.assert_allclose(split.x.numpy(), (images / 255 - 0.5) / 0.25, rtol=1e-5, atol=1e-6)
+
+
+def wider():
+    return torch.nn.Linear(4, 2, bias=False)
+
+
+def other_points():
+    x, y, *test = (getattr(points(), part) for part in ("x", "y", "test_x", "test_y"))
+    return LabelledData(x, 1 - y, *test)
+
+
+MINE = NetworkTask("mine", "Mine", Recipe(network, 0.1, batch=5), points)
+SMALL = Config(policies=("RR", "PairGraB"), epochs=2, seeds=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"recipe": Recipe(network, 0.1, batch=6)}, "problem.batch=6"),
+        ({"recipe": Recipe(network, 0.1, batch=5, momentum=0.5)}, "problem.momentum=0.5"),
+        ({"recipe": Recipe(network, 0.1, batch=5, weight_decay=0.1)}, "problem.weight_decay=0.1"),
+        ({"recipe": Recipe(wider, 0.1, batch=5)}, "problem.parameters=8"),
+        ({"load": other_points}, "problem.data="),
+        ({"examples": 20}, "problem.n=20"),
+    ],
+)
+def test_another_experiment_of_the_same_name_is_not_mixed_into_a_run(tmp_path, other, told):
+    compare(MINE, SMALL, out=tmp_path)
+    (tmp_path / "cells" / "policy1-seed1.parquet").unlink()
+    with pytest.raises(ValueError, match=r"problem\.\w+=.*choose another folder") as refused:
+        compare(replace(MINE, **other), SMALL, out=tmp_path, resume=True)
+    assert told in str(refused.value)
+    again = compare(replace(MINE), SMALL, out=tmp_path, resume=True)
+    assert again.table.num_rows == 12
+
+
+def test_the_header_tells_model_optimizer_and_batch_and_the_config_holds_them(tmp_path):
+    task = replace(MINE, recipe=Recipe(network, 0.1, batch=5, weight_decay=0.01))
+    report = publish(compare(task, SMALL, out=tmp_path)).read_text(encoding="utf-8")
+    assert "Linear (10 parameters), SGD in batches of 5, momentum 0.9, weight decay 0.01" in report
+    assert "one unit a step" not in report
+    resolved = json.loads((tmp_path / "config.json").read_text())["resolved"]["problem"]
+    assert (resolved["batch"], resolved["momentum"], resolved["model"]) == (5, 0.9, "Linear")
+
+
+def test_files_may_be_named_and_tasks_without_files_refuse_them(tmp_path):
+    with pytest.raises(ValueError, match=r"cifar|test_batch"):
+        task_of("cifar10", folder=str(tmp_path)).check(Settings(0.1, 2))
+    with pytest.raises(ValueError, match="comes with its data"):
+        task_of("digits", folder=str(tmp_path))

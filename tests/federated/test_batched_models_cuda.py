@@ -15,10 +15,13 @@ import torch
 from torch import nn
 from wellorder._datasets.networks import Residual, network
 from wellorder.federated._batched_models import stack
-from wellorder.federated._batched_models_cuda import serves
+from wellorder.federated import _batched_models_cuda as triton_kernels
 from wellorder.federated._parameters import layout_of
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.backends.cudnn.allow_tf32 = False  # the twin's convolutions, which torch makes in TF32 unless told
+calls, convolve = [], triton_kernels.convolve
+triton_kernels.convolve = lambda *given: calls.append(given) or convolve(*given)
 torch.manual_seed(0)
 small = nn.Sequential(
     nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -36,12 +39,13 @@ for name, (model, size) in models.items():
     flat = torch.stack([row, 1.1 * row]).to(device).requires_grad_()
     x, t = torch.randn(2, 2, size, size, 3, device=device), torch.randn(2, 2, 10, device=device)
     x[:, 0, :4] = 0.5  # ties in the pools
-    assert serves(x, 64)
+    assert triton_kernels.serves(x, 64)
     found = []
     for kernels in (False, True):
+        calls.clear()
         y = stack(model, kernels=kernels)(layout.views(flat), x)
         found.append((y.detach(), torch.autograd.grad((y * t).sum(), flat)[0]))
-    assert not torch.equal(*[gradient for _, gradient in found]), "the kernels were not used"
+        assert bool(calls) == kernels, f"kernels={kernels}, and {len(calls)} calls"
     for plain, triton in zip(*found, strict=True):
         assert (plain - triton).norm() <= 1e-4 * plain.norm(), name
 print("equal")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wellorder as wo
-from wellorder.federated import FullGradient, LocalSGD, clients, fedavg
+from wellorder.federated import Always, Diurnal, DropOut, FullGradient, LocalSGD, clients, fedavg
 from wellorder.federated._local_steps import Rounds, loop_rounds, rounds
 from wellorder.problems import logistic, quadratics
 
@@ -272,3 +272,56 @@ def test_importing_the_package_loads_no_torch():
 
     code = "import sys, wellorder.federated; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+WHEN = dict(step_size=1e-3, epochs=5, cohort=4, local_steps=2, server_step=1.5)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [wo.RandomReshuffling(), wo.ShuffleOnce(), wo.FlipFlop(), wo.GraB(), wo.PairGraB(), wo.Herding()],
+)
+@pytest.mark.parametrize("n", [24, 61])
+def test_clients_who_are_always_there_are_those_of_the_paper(policy, n):
+    problem = quadratics(n, 3)
+    plain = fedavg(problem, policy, **WHEN)
+    there = fedavg(problem, policy, availability=Always(), **WHEN)
+    assert np.array_equal(plain.orders, there.orders)
+    assert np.array_equal(plain.x, there.x)
+    assert np.array_equal(plain.drift, there.drift)
+    assert there.extras == ("availability=Always()",)
+
+
+@pytest.mark.parametrize("availability", [DropOut(0.4), Diurnal(groups=3, period=7, awake=0.5)])
+@pytest.mark.parametrize("policy", [wo.RandomReshuffling(), wo.GraB(), wo.PairGraB(), wo.Herding()])
+def test_clients_who_are_away_come_later_and_nobody_is_lost(availability, policy):
+    problem = quadratics(26, 2, seed=3)
+    run = fedavg(problem, policy, availability=availability, **WHEN)
+    assert all(sorted(order) == list(range(26)) for order in run.orders)
+    assert not np.array_equal(run.orders, fedavg(problem, policy, **WHEN).orders)
+    assert run.distance[-1] < run.distance[0]
+    again = fedavg(problem, policy, availability=availability, **WHEN)
+    assert np.array_equal(run.x, again.x)
+
+
+def test_who_was_missed_comes_first_and_does_not_train():
+    class NeverZero:
+        def reachable(self, units, turn, seed):
+            return np.asarray(units) != 0
+
+    problem = quadratics(6)
+    run = fedavg(
+        problem, wo.IncrementalGradient(), availability=NeverZero(), **{**WHEN, "cohort": 2, "epochs": 3}
+    )
+    assert run.orders.tolist() == [[1, 2, 3, 4, 5, 0]] * 3
+    w = problem.start
+    for cohort in ([1, 2], [3, 4], [5]):
+        _, points, _ = FullGradient().rounds(problem, None, np.array(cohort), w, Rounds(1e-3, 2, 2))
+        w = points[-1]
+    assert np.allclose(run.x[1], problem.start + 1.5 * (w - problem.start))
+
+
+def test_policies_that_ask_for_everybody_at_once_are_refused():
+    for policy in (wo.PairGraBProto(), wo.NicePermutation()):
+        with pytest.raises(ValueError, match="gradient at once, and not all can be reached"):
+            fedavg(quadratics(8), policy, availability=DropOut(0.1), **WHEN)

@@ -23,7 +23,7 @@ def test_lenet_learns_fashion_mnist_from_clients_of_one_label(real_data):
     config = Config(0.05, 12, cohort=10, clip=10.0, train_sample=1000, evaluate=12)
     run = simulate("lenet", data, PairGraB(), config)
     assert run.table["test_accuracy"][0] < 0.25
-    assert run.table["test_accuracy"][-1] > 0.6
+    assert run.table["test_accuracy"][-1] > 0.5
 
 
 @pytest.mark.slow

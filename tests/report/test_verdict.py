@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wellorder.report._table import Metric, table_of
-from wellorder.report._verdict import Kind, final_values, headline, verdicts
+from wellorder.report._verdict import Conclusion, Kind, final_values, headline, verdicts
 
 LOSS = Metric("loss", "loss")
 ACCURACY = Metric("accuracy", "accuracy", lower_is_better=False, log=False, percent=True)
@@ -38,8 +38,13 @@ def test_a_clear_win_is_called_better_with_its_epochs_and_time():
         f"reached RR's final loss in {found.epochs:.2f} of its epochs and {found.seconds:.2f} of its time"
         in found.text
     )
-    assert found.text.endswith("difference outside the seeds' spread: yes, better.")
-    assert "PairGraB does better than RR" in headline([found], "RR")
+    assert found.text.endswith("difference outside the seeds' spread: yes, in its favour.")
+    assert (found.fewer_epochs, found.less_time, found.test) == (Kind.BETTER, Kind.BETTER, None)
+    assert found.conclusion is Conclusion.WORTH
+    assert headline([found], "RR") == (
+        f"PairGraB: about half of RR's epochs ({found.epochs:.2f}), "
+        f"{100 - 100 * found.seconds:.0f} % less time ({found.seconds:.2f}): worth it."
+    )
 
 
 @pytest.mark.parametrize("epochs", [30, 100])
@@ -70,8 +75,9 @@ def test_a_clear_loss_is_called_worse():
     assert found.reached == 0
     assert np.isnan(found.epochs)
     assert "did not reach RR's final loss" in found.text
-    assert "yes, worse" in found.text
-    assert "No policy does better than RR" in headline([found], "RR")
+    assert "yes, against it" in found.text
+    assert found.conclusion is Conclusion.WORSE
+    assert "No policy is worth it here: none does better than RR" in headline([found], "RR")
 
 
 def test_identical_policies_under_two_names_show_no_difference():
@@ -212,3 +218,103 @@ def test_an_unknown_baseline_is_refused():
 def test_final_values_are_medians_of_the_last_tenth():
     values = np.arange(101.0)[None]
     assert final_values(values) == [95.5]
+
+
+TEST = Metric("test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True, held_out=True)
+
+
+def with_test(policies, tests, seeds=5):
+    """A planted table (floor, rate, seconds, stream) with a test accuracy for each policy and seed."""
+    table = planted(policies, seeds=seeds, noise=0.01)
+    rows = table.to_pylist()
+    for row in rows:
+        row["test_accuracy"] = tests[row["policy"]] + 0.001 * (row["seed"] % 3)
+    return table_of(rows)
+
+
+FAST, SLOW = (0, 0.2, 1.2, 1), (0, 0.2, 5.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("mine", "accuracy", "conclusion"),
+    [
+        (FAST, 0.9, Conclusion.WORTH),
+        (FAST, 0.95, Conclusion.WORTH),
+        (FAST, 0.85, Conclusion.WORSE),
+        (SLOW, 0.9, Conclusion.COSTLY),
+        (SLOW, 0.95, Conclusion.COSTLY),
+        (SLOW, 0.85, Conclusion.WORSE),
+    ],
+)
+def test_the_headline_weighs_epochs_time_and_test_data(mine, accuracy, conclusion):
+    table = with_test({"RR": (0, 0.1, 1.0, 0), "B": mine}, {"RR": 0.9, "B": accuracy})
+    (found,) = verdicts(table, LOSS, "RR", TEST)
+    assert found.kind is found.fewer_epochs is Kind.BETTER
+    assert found.less_time is (Kind.BETTER if mine is FAST else Kind.WORSE)
+    assert found.test is (Kind.SAME if accuracy == 0.9 else Kind.BETTER if accuracy > 0.9 else Kind.WORSE)
+    assert found.conclusion is conclusion
+    line = headline([found], "RR")
+    if found.test is not Kind.BETTER and conclusion is not Conclusion.WORSE:
+        assert "better" not in line
+    if conclusion is Conclusion.COSTLY:
+        assert "times the time" in line
+        assert line.endswith("not worth its time.")
+    if conclusion is Conclusion.WORTH:
+        assert "test accuracy (" in line
+        assert line.endswith("worth it.")
+
+
+def test_test_accuracies_are_shown_as_both_values():
+    table = with_test({"RR": (0, 0.1, 1.0, 0), "B": FAST}, {"RR": 0.9, "B": 0.95})
+    (found,) = verdicts(table, LOSS, "RR", TEST)
+    assert "better test accuracy (95.10 % against 90.10 %)" in found.answers
+
+
+def test_a_gain_in_some_seeds_alone_is_no_gain():
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-rate * e), "seconds": float(e)}
+        for policy, rates in (("RR", [0.1] * 4), ("B", [0.2, 0.2, 0.2, 0.09]))
+        for seed, rate in enumerate(rates) for e in range(41)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.fewer_epochs is Kind.SAME
+    assert found.conclusion is Conclusion.EVEN
+    assert headline([found], "RR").startswith("No policy is worth it here")
+
+
+def test_the_cheapest_of_those_worth_it_stands_in_the_headline_and_the_others_are_named():
+    table = planted({"RR": (0, 0.1, 1.0, 0), "A": (0, 0.2, 1.5, 1), "B": (0, 0.2, 1.0, 2)}, noise=0.01)
+    line = headline(verdicts(table, LOSS, "RR"), "RR")
+    assert line.startswith("B: about half of RR's epochs")
+    assert line.endswith("worth it (so is A).")
+
+
+def test_fewer_epochs_without_a_clear_difference_in_time_are_no_clear_gain():
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-rate * e), "seconds": e * cost}
+        for policy, rate, costs in (("RR", 0.1, [1.0] * 4), ("B", 0.2, [1.5, 2.5, 1.6, 2.6]))
+        for seed, cost in enumerate(costs) for e in range(41)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.less_time is Kind.SAME
+    line = headline([found], "RR")
+    assert line.startswith("B: about half of RR's epochs (0.5")
+    assert line.endswith("no clear gain.")
+    assert "better" not in line
+
+
+@pytest.mark.parametrize(("noisy", "kind"), [(1, Kind.BETTER), (2, Kind.BETTER), (3, Kind.SAME)])
+def test_about_time_four_seeds_of_five_must_agree(noisy, kind):
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-rate * e), "seconds": e * cost}
+        for policy, rate, costs in (("RR", 0.1, [1.0] * 10), ("B", 0.2, [1.0] * (10 - noisy) + [2.2] * noisy))
+        for seed, cost in enumerate(costs) for e in range(41)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR")
+    assert found.less_time is kind
+
+
+def test_seeds_must_agree_in_sign():
+    ends = {"RR": [1.0] * 12, "B": [0.5] * 11 + [1.01]}
+    (found,) = verdicts(ending(ends), LOSS, "RR")
+    assert found.kind is Kind.SAME

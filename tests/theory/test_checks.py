@@ -21,7 +21,7 @@ from wellorder import (
     ShuffleOnce,
     Walk,
 )
-from wellorder.federated import LocalSGD, clients, fedavg
+from wellorder.federated import DropOut, LocalSGD, clients, fedavg
 from wellorder.problems import Quadratics, gradient, quadratics
 from wellorder.theory import (
     METHODS,
@@ -335,6 +335,8 @@ def test_local_orders_are_not_in_the_theorems():
     assert any("LocalSGD" in reason for reason in check_assumption(run).reasons)
     assert any("LocalSGD" in reason for reason in check_drift(run).reasons)
     assert fedavg(problem, RandomReshuffling(), **settings).extras == ()
+    away = fedavg(problem, RandomReshuffling(), availability=DropOut(0.3), **settings)
+    assert any("availability=DropOut" in reason for reason in check_assumption(away, "FL-AP").reasons)
 
 
 def test_a_run_that_diverged_is_refused_by_name():

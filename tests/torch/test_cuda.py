@@ -6,28 +6,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from wellorder import Herding, PairGraB
+from wellorder import Herding, PairGraB, Steering
 from wellorder.experiments._tasks.networks import Gather, Places
-from wellorder.torch import _herding_cuda as herding_cuda
 from wellorder.torch import ordered
 from wellorder.torch._observing import Observer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
-
-
-@pytest.mark.parametrize(("n", "k"), [(1, 3), (7, 5), (500, 64), (3000, 512), (2000, 300)])
-def test_herding_on_the_device_is_herding(n, k):
-    rows = torch.randn(n, k) + 0.3
-    units = np.flatnonzero(np.random.default_rng(0).random(n) < 0.9) if n > 10 else np.arange(n)
-    policy = Herding(passes=3)
-    state = policy.init(n)
-    units = state.order[np.isin(state.order, units)]
-    there = rows[units].cuda()
-    assert herding_cuda.serves(policy, state, there)
-    ours = herding_cuda.advance(policy, policy.init(n), units, there)
-    host = policy.advance(policy.observe(state, units, rows[units].numpy()))
-    assert (ours.order == host.order).all()
-    assert ours.epoch == host.epoch == 1
 
 
 def orders_of(device, policy, signals):
@@ -47,10 +31,10 @@ def orders_of(device, policy, signals):
     return np.stack(orders), np.array(loader.report().order_error), loader.report().observed
 
 
-@pytest.mark.parametrize(
-    ("policy", "signals"),
-    [(PairGraB(), "exact"), (PairGraB(), "sketch"), (Herding(), "sketch"), (Herding(), "batch")],
-)
+ROWS_KEPT = [(Herding(), "sketch"), (Steering(), "sketch"), (Herding(), "batch")]
+
+
+@pytest.mark.parametrize(("policy", "signals"), [(PairGraB(), "exact"), (PairGraB(), "sketch"), *ROWS_KEPT])
 def test_orders_are_those_of_the_host(policy, signals):
     host, device = orders_of("cpu", policy, signals), orders_of("cuda", policy, signals)
     assert (host[0] == device[0]).all()
@@ -70,25 +54,7 @@ def test_a_row_that_is_not_finite_stays_out_on_the_device_too():
     assert sorted(observer.state.order) == list(range(12))
 
 
-@pytest.mark.parametrize(("n", "b"), [(64, 16), (60, 8), (5, 8)])
-def test_a_loader_herds_on_the_device(n, b, monkeypatch):
-    calls = []
-
-    def spy(*given):
-        calls.append(len(given[2]))
-        return advance(*given)
-
-    advance = herding_cuda.advance
-    monkeypatch.setattr(herding_cuda, "advance", spy)
-    model = nn.Linear(20, 3).cuda()
-    x = torch.randn(n, 20).cuda()
-    loader = ordered(DataLoader(Places(n), b, collate_fn=Gather(x, x)), model)
-    for _ in range(2):
-        for a, _ in loader:
-            model(a).pow(2).sum().backward()
-    assert calls == [n, n]
-
-
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype feature
 def test_nothing_waits_for_the_device_in_a_step():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).cuda()
     x, y = torch.randn(64, 3, 8, 8).cuda(), torch.randint(0, 3, (64,)).cuda()

@@ -6,6 +6,7 @@ in a plain loop without us: visits, gradients, buffers and random numbers must b
 
 import copy
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -25,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from wellorder import GraB, PairGraB
+from wellorder import GraB, Herding, PairGraB
 from wellorder._measure import error_vs_shuffle
 from wellorder.torch import ordered
 
@@ -1001,8 +1002,9 @@ def test_a_class_is_no_policy_and_a_loader_is_not_copied():
         over(policy=GraB)
     loader, _ = over()
     assert isinstance(loader, DataLoader)
-    with pytest.raises(TypeError, match="state_dict"):
-        copy.deepcopy(loader)
+    for made in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="state_dict"):
+            made(loader)
 
 
 @pytest.mark.parametrize("signals", ["sketch", "batch"])
@@ -1055,6 +1057,31 @@ def test_a_compiled_module_that_is_run_again_splits_the_graph_and_the_report_say
         train(loader, torch.compile(model, backend="aot_eager"))
     assert loader.report().observed == N
     assert "split" in loader.report().why
+
+
+def test_small_data_under_herding_has_a_new_order_each_epoch():
+    loader, model = over(n=12, policy=Herding())
+    orders = []
+    for _ in range(6):
+        orders.append(tuple(loader.order))
+        train(loader, model)
+    assert len(set(orders)) == 6
+
+
+def test_the_layers_of_gpt2_are_sketched_and_its_positions_left_out():
+    model = gpt2()
+    loader, _ = over(model, data=tokens(), signals="sketch")
+    train(loader, model)
+    coverage = loader.report().coverage
+    assert all("numbers" in coverage[name] for name in ("words.weight", "up.weight", "up.bias", "head.weight"))
+    assert coverage["places.weight"] == "left out: its input is shared by the batch"
+
+
+def test_a_data_set_of_the_datasets_library():
+    datasets = pytest.importorskip("datasets")
+    x, y = vectors().tensors
+    data = datasets.Dataset.from_dict({"x": x.tolist(), "y": y.tolist()}).with_format("torch")
+    check(Case(loop=by_name, data=lambda: data))
 
 
 RANKS = """

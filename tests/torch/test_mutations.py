@@ -12,7 +12,7 @@ mutations = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(mutations)
 
 BATCHES, LOADER, SKETCH = (f"tests/torch/test_{name}.py" for name in ("batch_record", "loader", "sketch"))
-EXACT, LOOPS = "tests/torch/test_exact.py", "tests/torch/test_loops.py"
+EXACT, LOOPS, OBSERVE = (f"tests/torch/test_{name}.py" for name in ("exact", "loops", "observe"))
 
 MUTATIONS = {
     "batches drawn ahead get each other's signals": (
@@ -122,14 +122,79 @@ MUTATIONS = {
         f"{LOADER}::test_policies_that_keep_rows_get_micro_batches_where_nothing_can_be_sketched",
     ),
     "a resumed epoch begins anew": (
-        "torch/_loader.py",
+        "torch/_batching.py",
         [
             (
-                "self._batching.batches(self.order, self.epoch, self._step)",
-                "self._batching.batches(self.order, self.epoch)",
+                "self.batching.batches(self.order, self.epoch, self.start)",
+                "self.batching.batches(self.order, 0)",
             )
         ],
         "tests/torch/test_saved_state.py::test_a_resumed_run_is_bit_identical",
+    ),
+    "a state of an epoch's last step opens an empty epoch": (
+        "torch/_loader.py",
+        [("        if self._step >= len(self):", "        if False:")],
+        f"{OBSERVE}::test_a_state_of_an_epochs_last_step_goes_on_with_the_next_epoch",
+    ),
+    "hooks stay on in epochs that are not observed": (
+        "torch/_loader.py",
+        [("        else:\n            self._source.remove()\n", "        else:\n")],
+        f"{OBSERVE}::test_an_epoch_that_is_not_observed_has_no_hook_of_ours",
+    ),
+    "optimizers call us in epochs that are not observed": (
+        "torch/_loader.py",
+        [
+            (
+                "                self._optimizer_steps.remove()\n            self._optimizer_steps = None\n",
+                "                pass\n",
+            )
+        ],
+        f"{OBSERVE}::test_an_epoch_that_is_not_observed_has_no_hook_of_ours",
+    ),
+    "the background's order is kept when another state is loaded": (
+        "torch/_loader.py",
+        [("        self._next = None\n        self._iteration += 1\n", "        self._iteration += 1\n")],
+        f"{OBSERVE}::test_a_state_loaded_while_the_thread_is_busy_drops_what_it_makes",
+    ),
+    "an error in the background is lost": (
+        "torch/_schedule.py",
+        [("        if error is not None:\n            raise error\n", "")],
+        f"{OBSERVE}::test_an_error_in_the_background_is_raised_at_the_epochs_end_with_its_cause",
+    ),
+    "the process waits for the background": (
+        "torch/_schedule.py",
+        [("daemon=True", "daemon=False")],
+        f"{OBSERVE}::test_an_interrupt_never_hangs_on_the_thread[body]",
+    ),
+    "the thread is there when workers are forked": (
+        "torch/_loader.py",
+        [("        batches = iter(self._inner)", "        batches = self._inner")],
+        f"{OBSERVE}::test_workers_are_forked_before_the_thread_begins",
+    ),
+    "a user's schedule is asked again and again": (
+        "torch/_loader.py",
+        [
+            (
+                "self._source is not None and self._scheduled",
+                "self._source is not None and self._schedule(self.epoch)",
+            )
+        ],
+        f"{OBSERVE}::test_a_function_that_changes_its_mind_is_asked_once_an_epoch",
+    ),
+    "rows grow younger without being seen": (
+        "torch/_loader.py",
+        [
+            (
+                "        if self._observer.running_error.sums:\n            self._seen_in",
+                "        if self.observing:\n            self._seen_in",
+            )
+        ],
+        f"{OBSERVE}::test_an_epoch_in_which_nothing_was_seen_makes_no_rows_younger",
+    ),
+    "the order of a left epoch is not in the report": (
+        "torch/_observing.py",
+        [("        if pending is not None:\n            running.add_all(pending)\n", "")],
+        f"{OBSERVE}::test_an_epoch_that_was_left_is_in_the_report",
     ),
     "the mean over the batch is not undone": (
         "torch/_sketch.py",

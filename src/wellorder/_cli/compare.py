@@ -16,7 +16,7 @@ from wellorder.experiments._config import Config, resolve
 from wellorder.experiments._folder import RunFolder, cores, fresh_path
 from wellorder.experiments._names import MOST_SEEDS
 from wellorder.experiments._pool import JobError
-from wellorder.experiments._tasks import TASKS
+from wellorder.experiments._tasks import TASKS, task_of
 from wellorder.report._table import curves, number
 from wellorder.report._verdict import final_values, headline
 
@@ -45,6 +45,12 @@ def command(
     server_step: Annotated[
         float | None, typer.Option(help="Federated: amplification at an epoch's end.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data set's official files, or $WELLORDER_DATA.")
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the data set if it is missing.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(help="Worker processes.", show_default="the cores")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run's folder.", show_default="runs/TASK-NUMBER")
@@ -82,7 +88,8 @@ def command(
         options = {**before, **{k: v for k, v in typed.items() if v is not None}}
         name = options.pop("task", "digits")
         config = Config(**options)
-        plan = resolve(name, config)
+        chosen = task_of(name, folder=None if data is None else str(data), download=download)
+        plan = resolve(chosen, config)
         processes = cores() if jobs is None else jobs
         if processes < 1:
             raise ValueError(f"--jobs {jobs}: pass 1 or more")
@@ -138,6 +145,7 @@ def _tell(done: Comparison, report: Path) -> None:
         ratios = (1.0, 1.0, 1.0) if v is None else (v.epochs, v.gradients, v.seconds)
         table.add_row(label, *cells, *map(ratio, ratios))
     screen.print(table)
+    screen.print(f"{plan.method}.", style="dim")
     screen.print(
         f"Final values: medians over {len(plan.seeds)} seeds. Epochs, gradients, time: what it took to reach "
         f"{plan.baseline}'s final {plan.metric.label}, as a fraction of what {plan.baseline} took.\n",
@@ -147,5 +155,6 @@ def _tell(done: Comparison, report: Path) -> None:
         screen.print(f"{label}: {search.note}.", soft_wrap=True)
     screen.print(headline(done.verdicts, plan.baseline), style="bold", soft_wrap=True)
     for verdict in done.verdicts:
-        screen.print(f"• {verdict.text}", soft_wrap=True)
+        screen.print(f"• {verdict.policy}, {verdict.conclusion.value}: {verdict.answers}.", soft_wrap=True)
+        screen.print(f"  {verdict.text}", soft_wrap=True, style="dim")
     screen.print(f"\nReport: {report}", soft_wrap=True)

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from wellorder._clients.queue import Queue
 from wellorder._clients.tolerance import Tolerance
-from wellorder._clients.updates import Arrays, Signal, Sketch, UnfitError
+from wellorder._clients.updates import Arrays, Signal, UnfitError
+from wellorder._kernels.sketch import FlatSketch
+from wellorder._measure import strayed
 from wellorder._order import Policy, permutes, rng
 
 Signals = Literal["auto", "exact", "sketch"]
@@ -53,7 +55,7 @@ class RunningError:
         """Take the coordinates of ``row`` that count, scaled."""
         if len(row) <= COORDINATES:
             return row.astype(np.float64)
-        places = rng(self.seed, 0, "gauge").integers(0, len(row), COORDINATES)
+        places = rng(self.seed, 0, "running error").integers(0, len(row), COORDINATES)
         scaled: npt.NDArray[np.float64] = row[places] * np.float64(np.sqrt(len(row) / COORDINATES))
         return scaled
 
@@ -78,8 +80,8 @@ class RunningError:
         """
         if not self.counts:
             return 0.0
-        share = np.array(self.counts)[:, None] / self.counts[-1]
-        return float(np.linalg.norm(self.sums - share * self.sums[-1], axis=1).max())
+        rounds = np.diff(self.sums, axis=0, prepend=0.0)
+        return strayed(rounds, np.diff(np.array(self.counts, np.float64), prepend=0.0))
 
 
 class Federation:
@@ -108,7 +110,7 @@ class Federation:
         self.model: Arrays = {}
         self.first: Arrays = {}
         self.error = RunningError(seed)
-        self.sketch: Sketch | None = None
+        self.sketch: FlatSketch | None = None
         self.rounds = self.fruitless = 0
         self._numbers: dict[str, int] = {}
         self._met: set[str] = set()
@@ -149,8 +151,8 @@ class Federation:
                 "arrays: the model has no floating-point arrays, so its updates have no direction"
             )
         sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
-        if sketched and (self.sketch is None or self.sketch.dim != dim):
-            self.sketch = Sketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
+        if sketched and (self.sketch is None or len(self.sketch.signs) != dim):
+            self.sketch = FlatSketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
         return Signal.relative_to(self.model, sketch=self.sketch, cap=self.tolerance.norm_cap)
 
     def measure(self, signal: Signal, client: int, arrays: Arrays) -> Visit:

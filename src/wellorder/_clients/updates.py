@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._compiled import fast
-from wellorder._order import rng
+from wellorder._kernels.sketch import FlatSketch
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Report = tuple[Collection[str], Mapping[str, Mapping[str, Any]]]
@@ -23,43 +23,6 @@ class UnfitError(ValueError):
 
 
 @dataclass(frozen=True)
-class Sketch:
-    """A random linear map to ``width`` numbers that keeps inner products up to about 1/√width.
-
-    The vector is cut into stretches of ``width``; each is given random signs by place and one more as a
-    whole, rotated at random, and added up. Two coordinates that fall on one another then have independent
-    signs, so inner products are unbiased. O(d) time, O(width + d/width) memory.
-    """
-
-    signs: npt.NDArray[np.float32] = field(repr=False)
-    turns: npt.NDArray[np.float32] = field(repr=False)
-    shifts: npt.NDArray[np.int64] = field(repr=False)
-    dim: int
-
-    @staticmethod
-    def draw(dim: int, width: int, seed: int) -> Sketch:
-        """Draw the map for vectors of length ``dim``.
-
-        >>> rows = np.random.default_rng(0).standard_normal((2, 50_000))
-        >>> sketch = Sketch.draw(50_000, 4096, seed=0)
-        >>> a, b = (sketch.of([row]) for row in rows)
-        >>> bool(abs(a @ a - rows[0] @ rows[0]) < 0.1 * (rows[0] @ rows[0])), bool(abs(a @ b) < 0.1 * (a @ a))
-        (True, True)
-        """
-        draw, count = rng(seed, 0, "sketch"), dim // width + 1
-        signs, turns = (1 - 2 * draw.integers(0, 2, n).astype(np.float32) for n in (width, count))
-        return Sketch(signs, turns, draw.integers(0, width, count), dim)
-
-    def of(self, pieces: list[npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
-        """Sketch the vector whose consecutive pieces are given."""
-        out, at = np.zeros(len(self.signs)), 0
-        for piece in pieces:
-            _fold(piece, self.signs, self.turns, self.shifts, at, out)
-            at += piece.size
-        return out
-
-
-@dataclass(frozen=True)
 class Signal:
     """Turns a client's arrays into a row for the policy, relative to the global arrays that it was sent.
 
@@ -68,12 +31,12 @@ class Signal:
 
     pieces: Mapping[str, npt.NDArray[Any]]
     shapes: Mapping[str, tuple[int, ...]]
-    sketch: Sketch | None = None
+    sketch: FlatSketch | None = None
     origin: npt.NDArray[np.float64] | None = field(default=None, repr=False)
     cap: float = np.inf
 
     @staticmethod
-    def relative_to(arrays: Arrays, *, sketch: Sketch | None = None, cap: float = np.inf) -> Signal:
+    def relative_to(arrays: Arrays, *, sketch: FlatSketch | None = None, cap: float = np.inf) -> Signal:
         """Remember the global arrays as they are (no copy)."""
         pieces = {name: flat(array) for name, array in arrays.items() if array.dtype.kind == "f"}
         shapes = {name: array.shape for name, array in arrays.items()}
@@ -183,20 +146,3 @@ def _subtract(before, after, out):  # type: ignore[no-untyped-def]
         out[i] = difference
         square += np.float64(difference) * np.float64(difference)
     return square
-
-
-@fast
-def _fold(piece, signs, turns, shifts, at, out):  # type: ignore[no-untyped-def]
-    """Add the coordinates ``at``, ``at + 1``, … with their signs to their sums."""
-    width, count = len(out), len(piece)
-    i = 0
-    while i < count:
-        block = (at + i) // width
-        offset = (at + i) - block * width
-        place = (offset + shifts[block]) % width
-        run = min(count - i, width - offset, width - place)
-        turn = turns[block]
-        into, sign, part = out[place : place + run], signs[offset : offset + run], piece[i : i + run]
-        for j in range(run):  # slices let the compiler use vector registers
-            into[j] += turn * sign[j] * part[j]
-        i += run

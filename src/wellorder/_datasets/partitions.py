@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import whole_number
 from wellorder._order import frozen, rng
 from wellorder._saving import load_state, save_state
 
@@ -138,7 +139,9 @@ def _checked(labels: npt.ArrayLike, clients: int, each: int) -> Ints:
     marks = np.asarray(labels)
     if marks.ndim != 1 or marks.dtype.kind not in "iu":
         raise ValueError(f"labels of shape {marks.shape}, {marks.dtype}: pass a 1-D array of ints")
-    if not isinstance(clients, int | np.integer) or clients < 1 or each < 1 or clients * each > len(marks):
+    whole_number("clients", clients, least=1)
+    whole_number("each", each, least=1)
+    if clients * each > len(marks):
         raise ValueError(
             f"clients={clients!r}, each={each!r}: {len(marks)} examples make at most {len(marks)} shards; "
             "pass fewer"

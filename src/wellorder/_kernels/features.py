@@ -113,14 +113,16 @@ def _labels(y: Any, size: int, seed: int) -> Floats:
     return flat
 
 
-def _projected(x: Any, n: int, count: int, seed: int, progress: bool | None) -> Floats:
+def _projected(
+    x: Any, n: int, count: int, seed: int, progress: bool | None, at_once: int = AT_ONCE
+) -> Floats:
     """Random projections of standardised inputs, to mean 0 and variance 1 over the data."""
     if count <= 0:
         return np.zeros((n, 0), np.float32)
     dim = int(np.prod(x.shape[1:])) if hasattr(x, "shape") else np.asarray(x[0]).size
     draw = rng(seed, 0, "features")
     mix = np.eye(dim, dtype=np.float32) if dim <= count else draw.standard_normal((dim, count), np.float32)
-    width = max(1, min(n, AT_ONCE // max(dim, 1)))
+    width = max(1, min(n, at_once // max(dim, 1)))
     out = np.empty((n, mix.shape[1]), np.float32)
     show = n * dim * mix.shape[1] > LONG if progress is None else progress
     say = _say if show else _quiet

@@ -135,10 +135,10 @@ def other_dimension(dim: int, others: int) -> str:
 
 def not_finite(row: int, name: str = "signals") -> str:
     """Say which row cannot be balanced, and what to do about it."""
-    return (
-        f"{name}[{row}] is NaN or infinite (or too large to be squared); leave that unit out of the call "
-        "(it stays unobserved), or clip the gradient"
-    )
+    cure = "pass finite numbers"
+    if name == "signals":
+        cure = "leave that unit out of the call (it stays unobserved), or clip the gradient"
+    return f"{name}[{row}] is NaN or infinite (or too large to be squared); {cure}"
 
 
 def _float_rows(array: npt.NDArray[Any]) -> Rows:

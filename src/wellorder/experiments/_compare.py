@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -107,19 +107,31 @@ def _compared(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: 
     step_sizes = _step_sizes(plan, searches)
     cells = _cells(plan, step_sizes, folder, jobs, watch)
     table = joined(cells) if folder is None else folder.seal(cells)
-    return Comparison(plan, table, verdicts(table, plan.metric, plan.baseline), step_sizes, searches, folder)
+    judged = verdicts(table, plan.metric, plan.baseline, plan.test_metric)
+    return Comparison(plan, table, judged, step_sizes, searches, folder)
 
 
 def _check_same(folder: RunFolder, plan: ComparisonPlan) -> None:
     """Make sure that the folder holds the run that is to be finished."""
-    wanted, old = plan.described(), folder.asked()["resolved"]
+    wanted, old = _flat(plan.described()), _flat(folder.asked()["resolved"])
     different = [
-        f"{key}={wanted[key]!r} (was {old.get(key)!r})" for key in wanted if old.get(key) != wanted[key]
+        f"{key}={value!r} (was {old.get(key)!r})" for key, value in wanted.items() if old.get(key) != value
     ]
     if different:
         raise ValueError(
             f"out={folder.path}: its run has other options: {'; '.join(different)}; choose another folder"
         )
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose own parts have names of their own, as in ``problem.n``."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        parts = value if isinstance(value, dict) else {"": value}
+        if name == "policies":
+            found["order of policies"] = list(parts)  # cells are numbered by it
+        found |= {f"{name}.{part}" if part else name: each for part, each in parts.items()}
+    return found
 
 
 def _searches(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:

@@ -12,10 +12,10 @@ from wellorder._order import Policy, describe
 from wellorder.experiments._names import check_policies, named_policies
 from wellorder.experiments._tasks import Task, task_of
 from wellorder.experiments._training import Settings
-from wellorder.policies import entry_of
+from wellorder.policies import REGISTRY, entry_of
 from wellorder.report._table import Metric
 
-DEFAULT = ("RandomReshuffling", "ShuffleOnce", "FlipFlop", "GraB", "PairGraB")
+DEFAULT = tuple(entry.name for entry in REGISTRY if entry.compared)
 VERBS = ("needs", "init", "observe", "advance")
 TUNING = ("", "baseline", "each")
 
@@ -90,10 +90,29 @@ class ComparisonPlan:
         """The metric to judge by: the task's first."""
         return self.task.metrics[0]
 
+    @property
+    def test_metric(self) -> Metric | None:
+        """The metric that answers for data that were not trained on: the task's first of these, if any."""
+        return next((metric for metric in self.task.metrics if metric.held_out), None)
+
+    @property
+    def method(self) -> str:
+        """How the task is trained, in words."""
+        settings = self.settings
+        if settings.cohort > 1 or settings.local_steps > 1 or settings.server_step != 1:
+            return f"federated: {settings.cohort} clients a round, {settings.local_steps} local steps"
+        return str(getattr(self.task, "method", "SGD, one unit a step"))
+
+    @property
+    def policy_texts(self) -> dict[str, str]:
+        """The policies as text, by label."""
+        return {label: describe(policy) for label, policy in self.policies.items()}
+
     def described(self) -> dict[str, Any]:
         """The plan as plain data: what two runs must share to be one run."""
-        named = {label: describe(policy) for label, policy in self.policies.items()}
-        head: dict[str, Any] = {"task": self.task.name, "policies": named, "baseline": self.baseline}
+        head: dict[str, Any] = {
+            "task": self.task.name, "policies": self.policy_texts, "baseline": self.baseline,
+        }  # fmt: skip
         fingerprint = getattr(self.task, "fingerprint", None)
         if fingerprint is not None:
             head["problem"] = fingerprint()

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from wellorder.federated import ClientData, Simulation
     from wellorder.report._page import Page
 
-ACCURACY = Metric("test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True)
+ACCURACY = Metric(
+    "test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True, held_out=True
+)
 TRAIN_LOSS = Metric("train_loss", "training loss")
 METRICS = (ACCURACY, TRAIN_LOSS, Metric("test_loss", "test loss"))
 METHODS = ("FL-RR=RandomReshuffling", "FL-OP=ShuffleOnce", "FL-GraB=PairGraB")
@@ -296,7 +298,7 @@ def _page(done: FigureRun) -> Page:
     from wellorder.report._page import Page
 
     config, baseline = done.config, policies_of(done.table)[0]
-    found = verdicts(done.table, ACCURACY, baseline)
+    found = verdicts(done.table, ACCURACY, baseline, ACCURACY)
     facts = {
         "Federation": f"{config.clients} clients of about one label, {config.cohort} a round, "
         f"{config.local_steps} local steps of {config.batch} examples",

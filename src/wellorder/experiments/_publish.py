@@ -19,7 +19,7 @@ from wellorder.experiments._tasks import TASKS
 from wellorder.report._page import Page, render
 from wellorder.report._pictures import costs, picture, save_picture
 from wellorder.report._table import curves
-from wellorder.report._verdict import final_values, headline
+from wellorder.report._verdict import Kind, final_values, headline
 
 
 def publish(done: Comparison) -> Path:
@@ -46,7 +46,9 @@ def summary(done: Comparison) -> dict[str, Any]:
         "baseline": done.plan.baseline,
         "headline": headline(done.verdicts, done.plan.baseline),
         "verdicts": [
-            {"policy": v.policy, "kind": v.kind.value, **{name: _finite(getattr(v, name)) for name in ratios},
+            {"policy": v.policy, "conclusion": v.conclusion.value, "answers": v.answers,
+             **{name: _word(getattr(v, name)) for name in ("kind", "fewer_epochs", "less_time", "test")},
+             **{name: _finite(getattr(v, name)) for name in ratios},
              "text": v.text}
             for v in done.verdicts
         ],
@@ -59,9 +61,6 @@ def summary(done: Comparison) -> dict[str, Any]:
 def page_of(done: Comparison) -> Page:
     """The report of a comparison."""
     plan, settings = done.plan, done.plan.settings
-    how = "SGD, one unit a step"
-    if settings.cohort > 1 or settings.local_steps > 1 or settings.server_step != 1:
-        how = f"federated: {settings.cohort} clients a round, {settings.local_steps} local steps"
     sizes = sorted(set(done.step_sizes.values()))
     shared = len(sizes) == 1
     chosen = f"step size {sizes[0]:.3g}" if shared else "step sizes tuned for each policy"
@@ -76,7 +75,7 @@ def page_of(done: Comparison) -> Page:
     }
     return Page(
         title=f"Orders compared: {plan.task.title}",
-        subtitle=f"{how} · {settings.epochs} epochs · {len(plan.seeds)} seeds · {chosen}",
+        subtitle=f"{plan.method} · {settings.epochs} epochs · {len(plan.seeds)} seeds · {chosen}",
         table=done.table, metrics=plan.task.metrics, baseline=plan.baseline,
         headline=headline(done.verdicts, plan.baseline), verdicts=done.verdicts, command=command_of(plan),
         notes=_notes(done), how=facts,
@@ -91,7 +90,7 @@ def _notes(done: Comparison) -> list[str]:
 
 def command_of(plan: ComparisonPlan) -> str:
     """The command that runs the plan again, as far as there is one."""
-    settings, named = plan.settings, plan.described()["policies"]
+    settings, named = plan.settings, plan.policy_texts
     texts = [label if _names(label, rule) else f"{label}={rule}" for label, rule in named.items()]
     if plan.task.name not in TASKS or not _make(texts, named):
         return "wellorder.experiments.compare(task, config), with the options of config.json"
@@ -131,6 +130,10 @@ def _make(texts: list[str], named: dict[str, str]) -> bool:
 
 def _usual(plan: ComparisonPlan) -> str:
     return resolve(plan.task, Config(policies=plan.policies)).baseline
+
+
+def _word(kind: Kind | None) -> str | None:
+    return None if kind is None else kind.value
 
 
 def _spread(values: Any) -> dict[str, float | None]:

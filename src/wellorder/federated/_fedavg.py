@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import real_number, whole_number
+from wellorder._arguments import real_number, seed_of, whole_number
+from wellorder._clients.availability import Availability
+from wellorder._clients.queue import Queue, plan_epoch
 from wellorder._measure import at_once
-from wellorder._order import Order, Policy
-from wellorder._training import Recorder, Run, drawn_back, moments
+from wellorder._order import Needs, Order, Policy
+from wellorder._training import Close, Moment, Recorder, Run, Visit, drawn_back, moments
 from wellorder.federated._local_steps import FullGradient, Local, Rounds
 from wellorder.problems._problem import Matrix, Point, Problem, start_of
 
@@ -28,6 +32,7 @@ def fedavg(
     p: float = 2,
     local: Local[Any] | None = None,
     proximal: float = 0.0,
+    availability: Availability | None = None,
 ) -> Run:
     r"""Regularised-participation FL (Algorithm ``alg:FL``): every client trains once an epoch, S a round.
 
@@ -58,6 +63,11 @@ def fedavg(
         What a client does with its K steps: `FullGradient()` (the paper, and the default), or
         `LocalSGD(policy)`, which visits the client's own examples in an order of their own.
 
+    availability
+        Who can be reached in which round, as in `simulate`; everybody unless given. Whoever is away at its
+        turn comes later in the epoch; whoever stays away is missed, and comes first in the next one. The
+        run's orders then say who came when, the missed ones last. The theorems do not cover it.
+
     >>> from wellorder import PairGraB, RandomReshuffling
     >>> from wellorder.federated import fedavg
     >>> from wellorder.problems import quadratics
@@ -83,16 +93,70 @@ def fedavg(
     def close(x: Point, w: Point) -> Point:
         return drawn_back(amplified(x, w, server_step), first, weight)
 
+    extras = () if solver == FullGradient() else (f"local={solver!r}",)
+    if availability is not None:
+        extras = (*extras, f"availability={availability!r}")
     record = Recorder(
-        problem, policy, step_size, epochs, seed, p,
-        cohort=int(cohort), local_steps=int(local_steps), server_step=float(server_step), proximal=weight,
-        extras=() if solver == FullGradient() else (f"local={solver!r}",),
+        problem, policy, step_size, epochs, seed, p, cohort=int(cohort), local_steps=int(local_steps),
+        server_step=float(server_step), proximal=weight, extras=extras,
     )  # fmt: skip
-    for moment in moments(
-        problem, policy, visit, close, epochs, seed, first, width=at_a_time(problem, plan), watch=record.watch
-    ):
+    if availability is None:
+        looks = moments(
+            problem,
+            policy,
+            visit,
+            close,
+            epochs,
+            seed,
+            first,
+            width=at_a_time(problem, plan),
+            watch=record.watch,
+        )
+    else:
+        queue = Queue(policy, seed_of(seed))
+        looks = _moments_of(queue, availability, visit, close, epochs, first, plan, problem.n, record)
+    for moment in looks:
         record.look(moment)
     return record.run()
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _moments_of(
+    queue: Queue,
+    availability: Availability,
+    visit: Visit,
+    close: Close,
+    epochs: int,
+    x: Point,
+    plan: Rounds,
+    clients: int,
+    record: Recorder,
+) -> Iterator[Moment]:
+    """`moments` of clients who come when they can be reached: each round takes those who are there."""
+    if queue.policy.needs not in (Needs.NOTHING, Needs.SIGNALS):
+        raise ValueError(
+            f"policy={queue.policy!r} asks for every client's gradient at once, and not all can be reached; "
+            "use PairGraB() or one that needs no signals"
+        )
+    queue.open(clients)
+    clock = 0
+    for epoch in range(epochs):
+        rounds, clock = plan_epoch(queue, plan.cohort, availability, clock)
+        order = np.concatenate([queue.visited, queue.missed])
+        yield Moment(epoch, x, order, 0, 0.0)
+        w, at = x, 0
+        for present, count in zip(rounds.clients, rounds.counts, strict=True):
+            now = present[:count]
+            points, signals = visit(now, w)
+            w = points[-1]
+            record.watch(x, points)
+            if queue.policy.needs.at_visits():
+                queue.observe(at, now, signals)
+            at += len(now)
+        x = close(x, w)
+        if epoch + 1 < epochs:
+            queue.close()
+    yield Moment(epochs, x, order, 0, 0.0)
 
 
 def at_a_time(problem: Problem, plan: Rounds) -> int:

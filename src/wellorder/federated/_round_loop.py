@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from wellorder._clients.availability import Always
 from wellorder._clients.queue import Queue, Rounds, plan_epoch
-from wellorder._kernels.random_bits import bits, key_of
+from wellorder._kernels.sketch import FlatSketch, fold
 from wellorder._order import Order, Policy
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData, Store
@@ -131,7 +131,10 @@ class RoundLoop:
             if config.local is not None:
                 run.local = LocalOrdering(config.local, sizes, self.shape, run.config.seed)
         self.width = config.sketch or self.servers.shape[1]
-        self.signs = self._sketch_signs() if config.sketch else None
+        dim, self.signs = self.servers.shape[1], None
+        if config.sketch:
+            drawn = [FlatSketch.draw(dim, self.width, own.seed).signs for _, own in jobs]
+            self.signs = torch.from_numpy(np.array(drawn)).to(self.servers)
         balance = device.type != "cpu" if on_device is None else on_device
         watching = [r for r, run in enumerate(self.runs) if run.policy.needs.at_visits()]
         self.balanced = [r for r in watching if balance and kind_of(self.runs[r].policy)]
@@ -244,14 +247,8 @@ class RoundLoop:
         """A run's signals (S, width) as (S, k): k sums of randomly signed numbers; or as they are."""
         if self.signs is None:
             return signals
-        marked = torch.nn.functional.pad(signals * self.signs[r], (0, -signals.shape[1] % self.width))
-        sketch: Tensor = marked.unflatten(1, (-1, self.width)).sum(dim=1)
+        sketch: Tensor = fold(signals, self.signs[r], self.width)
         return sketch
-
-    def _sketch_signs(self) -> Tensor:
-        index = np.arange(self.servers.shape[1])
-        rows = [bits(key_of(run.config.seed, 0, "sketch"), index) & np.uint64(1) for run in self.runs]
-        return torch.from_numpy(np.array(rows, np.float64) * 2 - 1).to(self.servers)
 
     def _buffers(self, rounds: int) -> RoundInputs:
         """Buffers for the whole run, as long as an epoch unless its random numbers would not fit."""

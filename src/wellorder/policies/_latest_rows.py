@@ -40,8 +40,9 @@ def opened(n: int, seed: int, rows: Any = None) -> LatestRows:
     state = LatestRows(seed_of(seed), -1, frozen(np.zeros(0, np.int32)), np.zeros(n, np.int8))
     if rows is None:
         return state
-    if len(rows) != n:
-        raise ValueError(f"rows={len(rows)} of them: pass one row for each of the {n} units")
+    shape = tuple(rows.shape) if hasattr(rows, "shape") else np.shape(rows)
+    if len(shape) != 2 or shape[0] != n:
+        raise ValueError(f"rows of shape {shape}: pass a 2-D array with one row for each of the {n} units")
     given = _single(dense(rows, n, "rows"), "rows")
     return replace(state, rows=np.array(given), known=np.ones(n, np.int8))
 

@@ -33,6 +33,8 @@ class Entry:
     """In every picture; readable on white and on near-black."""
     memory: str
     """What it keeps from visit to visit, in words."""
+    compared: bool = False
+    """Whether `compare` takes it where no policies are named."""
 
     @property
     def name(self) -> str:
@@ -53,18 +55,20 @@ class Entry:
 
 AN_ORDER = "4 bytes a unit"
 REGISTRY: tuple[Entry, ...] = (
-    Entry(RandomReshuffling, "RR", "RR", "FL-RR", "#64748b", AN_ORDER),
-    Entry(ShuffleOnce, "SO", "SO", "FL-SO", "#d97706", AN_ORDER),
+    Entry(RandomReshuffling, "RR", "RR", "FL-RR", "#64748b", AN_ORDER, compared=True),
+    Entry(ShuffleOnce, "SO", "SO", "FL-SO", "#d97706", AN_ORDER, compared=True),
     Entry(IncrementalGradient, "IG", "IG", "FL-IG", "#65a30d", AN_ORDER),
-    Entry(FlipFlop, "FF", "", "", "#0d9488", AN_ORDER),
+    Entry(FlipFlop, "FF", "", "", "#0d9488", AN_ORDER, compared=True),
     Entry(NicePermutation, "NP", "NP", "FL-NP", "#dc2626", "8·d bytes a unit in the first epoch"),
     Entry(Arbitrary, "AP", "AP", "FL-AP", "#92400e", "the orders given"),
     Entry(WithReplacement, "with replacement", "", "", "#0891b2", AN_ORDER),
     Entry(Greedy, "Greedy", "", "", "#7c3aed", "8·d bytes a unit"),
     Entry(GraBProto, "GraB-proto", "GraB-proto", "", "#f472b6", "8·d bytes a unit"),
     Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", "#1e3a8a", "2 vectors"),
-    Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors and 5 bytes a unit"),
-    Entry(PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit"),
+    Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors, 5 bytes a unit", compared=True),
+    Entry(
+        PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit", compared=True
+    ),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )

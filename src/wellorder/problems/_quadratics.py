@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import real_number, whole_number
 from wellorder._compiled import jit
 from wellorder._order import Order, frozen, rng, units_of
 from wellorder.problems._problem import Matrix, Point
@@ -67,10 +68,8 @@ def quadratics(n: int, dim: int = 1, *, seed: int = 0, spread: float = 1.0) -> Q
     (array([0.071]), (1, 1))
     """
     units_of(n, seed)
-    if not isinstance(dim, int | np.integer) or dim < 1:
-        raise ValueError(f"dim={dim!r}: pass an int >= 1")
-    if not (np.isfinite(spread) and spread >= 0):
-        raise ValueError(f"spread={spread!r}: pass a standard deviation, 0 or more")
+    whole_number("dim", dim, least=1)
+    real_number("spread", spread, least=0)
     draw = rng(seed, 0, "quadratics")
     a: npt.NDArray[np.float64] = 0.5 + spread * draw.standard_normal((n, dim))
     b = draw.standard_normal((n, dim))

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from wellorder.report._page import Page, render
     from wellorder.report._pictures import costs, picture, save_picture
     from wellorder.report._table import Metric, read_table, table_of, write_table
-    from wellorder.report._verdict import Kind, Verdict, headline, verdicts
+    from wellorder.report._verdict import Conclusion, Kind, Verdict, headline, verdicts
 
 _HOMES = {
     "page": ("Page", "render"),
     "pictures": ("costs", "picture", "save_picture"),
     "table": ("Metric", "read_table", "table_of", "write_table"),
-    "verdict": ("Kind", "Verdict", "headline", "verdicts"),
+    "verdict": ("Conclusion", "Kind", "Verdict", "headline", "verdicts"),
 }
 
 __all__ = [
+    "Conclusion",
     "Kind",
     "Metric",
     "Page",

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from wellorder.report._style import colours_of
 from wellorder.report._table import Metric, Table, curves, number, policies_of
-from wellorder.report._verdict import Kind, Verdict, final_values
+from wellorder.report._verdict import Conclusion, Verdict, final_values
 
 AXES = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
 
@@ -63,10 +63,10 @@ def render(page: Page) -> str:
 
 
 def _item(verdict: Verdict) -> str:
-    kind = {Kind.BETTER: "better", Kind.WORSE: "worse"}.get(verdict.kind, "even")
-    return (
-        f'<li><span class="mark {kind}">{verdict.kind.value}</span><span>{escape(verdict.text)}</span></li>'
-    )
+    colour = {Conclusion.WORTH: "better", Conclusion.COSTLY: "worse", Conclusion.WORSE: "worse"}
+    mark = f'<span class="mark {colour.get(verdict.conclusion, "even")}">{verdict.conclusion.value}</span>'
+    said = f"<b>{escape(verdict.policy)}:</b> {escape(verdict.answers)}. "
+    return f"<li>{mark}<span>{said}<small>{escape(verdict.text)}</small></span></li>"
 
 
 def _results(page: Page) -> str:

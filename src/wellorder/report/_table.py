@@ -40,6 +40,8 @@ class Metric:
     percent: bool = False
     about: str = ""
     """A few more words for the reader who meets it first."""
+    held_out: bool = False
+    """Whether it is measured on data that were not trained on."""
 
 
 def number(value: float, metric: Metric) -> str:

@@ -1,4 +1,8 @@
-"""Verdicts in plain words: what a table says about each policy against a baseline."""
+"""Verdicts in plain words: what a table says about each policy against a baseline.
+
+Three questions, each answered over the seeds: fewer epochs? less time, all overhead counted? better on data
+that were not trained on? From the answers follows what a person would conclude.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,33 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.report._table import Metric, Table, curves, policies_of
+from wellorder.report._table import Metric, Table, curves, number, policies_of
 
 Floats = npt.NDArray[np.float64]
+LEVEL = 0.03
+"""Costs that differ by less are not told apart."""
+CLOCKS = 0.8
+"""The share of the seeds that must agree about time: clocks are noisy where other work goes on."""
+SHARES = {0.1: "a tenth", 0.2: "a fifth", 0.25: "a quarter", 1 / 3: "a third", 0.5: "half"}
+COST = Metric("cost", "cost")
 
 
 class Kind(Enum):
-    """What the seeds allow to be said."""
+    """What the seeds allow to be said about one quantity."""
 
     BETTER = "better"
     WORSE = "worse"
     SAME = "no difference"
+    UNJUDGED = "not judged"
+
+
+class Conclusion(Enum):
+    """What a person would conclude."""
+
+    WORTH = "worth it"
+    COSTLY = "not worth its time"
+    EVEN = "no clear gain"
+    WORSE = "worse"
     UNJUDGED = "not judged"
 
 
@@ -30,6 +50,16 @@ class Verdict:
     policy: str
     baseline: str
     kind: Kind
+    """Of the final value of the judged metric alone; `conclusion` weighs everything."""
+    fewer_epochs: Kind
+    """Of the epochs that it took to reach the baseline's final value; better is fewer."""
+    less_time: Kind | None
+    """Of the seconds that it took, all overhead counted; None where the table has no clock."""
+    test: Kind | None
+    """Of the final value on data that were not trained on; None where there are none."""
+    conclusion: Conclusion
+    answers: str
+    """The three answers in words."""
     epochs: float
     """Epochs to the baseline's final value, as a fraction of the epochs that the baseline took."""
     gradients: float
@@ -61,8 +91,10 @@ def final_values(values: Floats) -> Floats:
     return _ahead(values)[:, -1]
 
 
-def verdicts(table: Table, metric: Metric, baseline: str) -> list[Verdict]:
+def verdicts(table: Table, metric: Metric, baseline: str, test: Metric | None = None) -> list[Verdict]:
     """Judge every other policy of ``table`` against ``baseline`` by ``metric``; best final value first.
+
+    ``test`` is the metric of data that were not trained on, if there is one; it may be ``metric`` itself.
 
     Seeds are paired: a seed's data and start are the same for all policies. A difference is outside the
     seeds' spread if all seeds agree on its sign and the 95 % t-interval of the paired differences (of the
@@ -75,28 +107,37 @@ def verdicts(table: Table, metric: Metric, baseline: str) -> list[Verdict]:
         raise ValueError(f"baseline={baseline!r} is not in the table; choose one of {', '.join(names)}")
     ends = {name: final_values(_values(table, metric, name)) for name in names}
     logs = metric.log and all(bool((end > 0).all()) for end in ends.values())
-    found = [_judge(table, metric, name, baseline, logs) for name in names if name != baseline]
+    found = [_judge(table, metric, test, name, baseline, logs) for name in names if name != baseline]
     sign = 1.0 if metric.lower_is_better else -1.0
     return sorted(found, key=lambda v: sign * float(np.median(ends[v.policy])))
 
 
 def headline(found: Sequence[Verdict], baseline: str) -> str:
-    """All verdicts in one sentence."""
+    """What a person would conclude from all verdicts, in one sentence."""
     if not found:
         return f"{baseline} alone was trained: nothing to compare."
     if all(v.kind is Kind.UNJUDGED for v in found):
         return _unjudged(found, baseline)
-    better = [v for v in found if v.kind is Kind.BETTER]
-    if not better:
-        line = f"No policy does better than {baseline} here, outside the seeds' spread"
+    worth = sorted((v for v in found if v.conclusion is Conclusion.WORTH), key=_by_cost)
+    unpaid = [v for v in found if v.conclusion in (Conclusion.COSTLY, Conclusion.EVEN) and _gains(v)]
+    if worth or unpaid:
+        best = (worth or sorted(unpaid, key=_by_cost))[0]
+        line = f"{best.policy}: {best.answers}: {best.conclusion.value}"
+        also = [v.policy for v in worth[1:]]
+        line += f" (so {'is' if len(also) == 1 else 'are'} {_listed(also)})" if also else ""
     else:
-        best, names = better[0], _listed([v.policy for v in better])
-        line = f"{names} {'does' if len(better) == 1 else 'do'} better than {baseline} here"
-        if np.isfinite(best.epochs) and best.epochs < 1:
-            line += f": {best.policy} needs {best.epochs:.2f} of its epochs"
+        line = f"No policy is worth it here: none does better than {baseline} outside the seeds' spread"
     lost = {baseline: found[0].baseline_lost} | {v.policy: v.lost for v in found}
     diverged = [f"{name} in {count} of {found[0].seeds} seeds" for name, count in lost.items() if count]
     return f"{line}. Diverged: {_listed(diverged)}." if diverged else f"{line}."
+
+
+def _gains(v: Verdict) -> bool:
+    return Kind.BETTER in (v.kind, v.fewer_epochs, v.test)
+
+
+def _by_cost(v: Verdict) -> float:
+    return v.epochs if np.isnan(v.seconds) else v.seconds
 
 
 def _unjudged(found: Sequence[Verdict], baseline: str) -> str:
@@ -109,7 +150,9 @@ def _unjudged(found: Sequence[Verdict], baseline: str) -> str:
     return "One seed has no spread: take more seeds to judge a difference."
 
 
-def _judge(table: Table, metric: Metric, policy: str, baseline: str, logs: bool) -> Verdict:
+def _judge(
+    table: Table, metric: Metric, test: Metric | None, policy: str, baseline: str, logs: bool
+) -> Verdict:
     """Judge one policy against the baseline, by ratios or by differences."""
     mine, theirs = (_values(table, metric, name) for name in (policy, baseline))
     if mine.shape != theirs.shape:
@@ -124,16 +167,23 @@ def _judge(table: Table, metric: Metric, policy: str, baseline: str, logs: bool)
     if kind is Kind.BETTER and lost > theirs_lost:
         kind = Kind.UNJUDGED
     at, theirs_at = _first(metric, mine, target), _first(metric, theirs, target)
-    cost = {
-        name: _ratio(_at(curves(table, policy, name), at), _at(curves(table, baseline, name), theirs_at))
+    spent = {
+        name: (_at(curves(table, policy, name), at), _at(curves(table, baseline, name), theirs_at))
         for name in ("epoch", "gradients", "seconds")
         if name in table.column_names
     }
+    cost = {name: _ratio(*pair) for name, pair in spent.items()}
+    seconds = _cost_kind(*spent["seconds"], agreeing=CLOCKS) if "seconds" in spent else None
     middle = float(np.median(differences)) if len(differences) else np.nan
     verdict = Verdict(
         policy=policy,
         baseline=baseline,
         kind=kind,
+        fewer_epochs=_cost_kind(*spent["epoch"]),
+        less_time=seconds,
+        test=None if test is None else _test_kind(table, test, policy, baseline),
+        conclusion=Conclusion.UNJUDGED,
+        answers="",
         epochs=cost["epoch"],
         gradients=cost.get("gradients", np.nan),
         seconds=cost.get("seconds", np.nan),
@@ -147,7 +197,90 @@ def _judge(table: Table, metric: Metric, policy: str, baseline: str, logs: bool)
         risen=int((theirs_at == 0).sum()),
         text="",
     )
-    return replace(verdict, text=_text(metric, verdict))
+    values = "" if test is None else _test_values(table, test, policy, baseline)
+    return replace(
+        verdict,
+        conclusion=_conclusion(verdict),
+        answers=_answers(verdict, test, values),
+        text=_text(metric, verdict),
+    )
+
+
+def _cost_kind(mine: Floats, theirs: Floats, agreeing: float = 1.0) -> Kind:
+    """Whether a cost differs over the seeds in which the baseline paid one; not to arrive costs the most."""
+    known = np.isfinite(theirs) & (theirs > 0)
+    if known.sum() < 2:
+        return Kind.UNJUDGED
+    ratios = mine[known] / theirs[known]
+    if abs(np.quantile(ratios, 0.5, method="lower") - 1) < LEVEL:
+        return Kind.SAME
+    if not np.isfinite(ratios).all():
+        return Kind.WORSE if (ratios > 1).all() else Kind.SAME
+    logs: Floats = np.log(np.maximum(ratios, 1e-12))
+    return _kind(COST, logs, agreeing)
+
+
+def _test_kind(table: Table, test: Metric, policy: str, baseline: str) -> Kind:
+    ends, target = (final_values(_values(table, test, name)) for name in (policy, baseline))
+    both = np.isfinite(ends) & np.isfinite(target)
+    return _kind(test, (ends - target)[both])
+
+
+def _test_values(table: Table, test: Metric, policy: str, baseline: str) -> str:
+    ends = [float(np.median(final_values(_values(table, test, name)))) for name in (policy, baseline)]
+    shown = [number(value, test) for value in ends]
+    return shown[0] if shown[0] == shown[1] else f"{shown[0]} against {shown[1]}"
+
+
+def _conclusion(v: Verdict) -> Conclusion:
+    """Worth it: less time, or better on test data, and neither of them worse."""
+    if v.kind is Kind.UNJUDGED:
+        return Conclusion.UNJUDGED
+    time = v.fewer_epochs if v.less_time is None else v.less_time
+    if v.test is Kind.WORSE or (v.kind is Kind.WORSE and v.test is not Kind.BETTER):
+        return Conclusion.WORSE
+    if time is Kind.BETTER or (v.test is Kind.BETTER and time is not Kind.WORSE):
+        return Conclusion.WORTH
+    if time is Kind.UNJUDGED and v.test is None and v.kind is Kind.BETTER:
+        return Conclusion.WORTH  # there was nothing to reach, and it ended lower
+    if time is Kind.WORSE:
+        return Conclusion.COSTLY if _gains(v) else Conclusion.WORSE
+    return Conclusion.EVEN
+
+
+def _answers(v: Verdict, test: Metric | None, values: str) -> str:
+    """Fewer epochs, less time, better on test data: as people say it."""
+    if np.isnan(v.epochs) and v.risen:
+        told = [f"nothing to reach, for {v.baseline} ended no better than it began"]
+    elif np.isnan(v.epochs):
+        told = [f"gets as far as {v.baseline} in {v.reached} of {v.seeds} seeds"]
+    else:
+        told = [_amount(v.epochs, v.fewer_epochs, "epochs", "fewer", v.baseline)]
+        told += [] if v.less_time is None else [_amount(v.seconds, v.less_time, "time", "less")]
+    if test is not None and v.test is not None:
+        level = "no clear difference in" if "against" in values else "same"
+        word = {Kind.BETTER: "better", Kind.WORSE: "worse"}.get(v.test, level)
+        told.append(f"{word} {test.label} ({values})")
+    return ", ".join(told)
+
+
+def _amount(ratio: float, kind: Kind, what: str, less: str, whose: str = "") -> str:
+    """A ratio as people say it, and the ratio.
+
+    >>> [_amount(r, Kind.BETTER, "epochs", "fewer", "RR") for r in (0.52, 0.6)]
+    ["about half of RR's epochs (0.52)", '40 % fewer epochs than RR (0.60)']
+    >>> [_amount(r, Kind.WORSE, "time", "less") for r in (1.3, 2.3)]
+    ['30 % more time (1.30)', '2.3 times the time']
+    """
+    if kind not in (Kind.BETTER, Kind.WORSE):
+        return f"no clear difference in {what} ({ratio:.2f})"
+    owned, than = (f"{whose}'s {what}", f" than {whose}") if whose else (f"the {what}", "")
+    near = next((name for share, name in SHARES.items() if abs(ratio / share - 1) <= 0.1), None)
+    if near is not None:
+        return f"about {near} of {owned} ({ratio:.2f})"
+    if ratio >= 1.95:
+        return f"{ratio:.1f} times {owned}"
+    return f"{abs(100 * (1 - ratio)):.0f} % {less if ratio < 1 else 'more'} {what}{than} ({ratio:.2f})"
 
 
 def _ahead(values: Floats) -> Floats:
@@ -164,10 +297,11 @@ def _values(table: Table, metric: Metric, policy: str) -> Floats:
     return np.where(np.isfinite(values), values, np.inf if metric.lower_is_better else -np.inf)
 
 
-def _kind(metric: Metric, differences: Floats) -> Kind:
+def _kind(metric: Metric, differences: Floats, agreeing: float = 1.0) -> Kind:
+    """Judge paired differences, of which at least the share ``agreeing`` must have one sign."""
     if len(differences) < 2:
         return Kind.UNJUDGED
-    if not (np.all(differences > 0) or np.all(differences < 0)):
+    if max((differences > 0).sum(), (differences < 0).sum()) < agreeing * len(differences):
         return Kind.SAME
     from scipy.special import stdtrit  # slow to import, and workers never judge
 
@@ -210,8 +344,8 @@ def _text(metric: Metric, v: Verdict) -> str:
         return f"{lost}: no seed is left to judge; try a smaller --lr."
     size = f"is {v.final:.3g} times as large" if v.ratio else f"differs by {_signed(metric, v.final)}"
     spread = {
-        Kind.BETTER: "yes, better",
-        Kind.WORSE: "yes, worse",
+        Kind.BETTER: "yes, in its favour",
+        Kind.WORSE: "yes, against it",
         Kind.SAME: "no, so no difference is shown",
         Kind.UNJUDGED: "cannot be told from one seed",
     }[v.kind]

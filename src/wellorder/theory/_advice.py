@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Unpack
 
 from wellorder.theory._bounds import Bound, bound, tuned_step_size
-from wellorder.theory._constants import constants
+from wellorder.theory._constants import Constants, constants
 from wellorder.theory._setting import Keywords, Known, Setting, check_epochs
 from wellorder.theory._tables import rate
 
@@ -17,6 +17,7 @@ CANDIDATES = {
     "SO": "ShuffleOnce",
     "PairGraB": "PairGraB",
     "GraB": "GraB",
+    "Herding": "Herding",
     "NP": "NicePermutation",
     "AP": "Arbitrary",
 }
@@ -24,6 +25,7 @@ CLIENTS = {
     "FL-RR": "RandomReshuffling",
     "FL-SO": "ShuffleOnce",
     "FL-GraB": "PairGraB",
+    "FL-Herding": "Herding",
     "FL-NP": "NicePermutation",
     "FL-AP": "Arbitrary",
 }
@@ -97,8 +99,8 @@ def advise(
 
     >>> print(advise(10_000, 20, 100).text.splitlines()[0])
     RandomReshuffling has the smallest bound: min ‖∇f(x_q)‖² ≤ 0.96 with step size 3.13e-06.
-    >>> advise(10**6, 1, 10**9, sigma=10.0).best.method
-    'GraB'
+    >>> [choice.method for choice in advise(10**6, 1, 10**9, sigma=10.0).ranking]
+    ['Herding', 'GraB', 'PairGraB', 'RR', 'AP']
     """
     check_epochs(epochs)
     if by not in ("bound", "rate"):
@@ -118,7 +120,7 @@ def advise(
             own = _tuned(method, epochs, n, given)
             choices.append(_choice(own, policy, epochs, n, given, arbitrary))
             if own.probability == 0:
-                left_out.append(_void(policy, s, epochs))
+                left_out.append(_void(policy, constants(method, n, **given), epochs))
         except ValueError as reason:
             left_out.append(f"{policy}: {reason}")
     ranking = tuple(sorted(choices, key=lambda c: c.bound if by == "bound" else c.rate))
@@ -145,12 +147,14 @@ def _choice(own: Bound, policy: str, epochs: int, n: int, setting: Keywords, arb
     return Choice(own.method, policy, best.step_size, best.total, best.probability, best.method, speed)
 
 
-def _void(policy: str, s: Setting, epochs: int) -> str:
+def _void(policy: str, known: Constants, epochs: int) -> str:
     """Why a bound that holds with probability 0 does not count."""
-    uses, least = ("passes", s.passes) if policy == "NicePermutation" else ("epochs", epochs)
+    once, each = known.chances
+    uses = f"{once} passes" if once else f"{epochs} epochs" + (f" of {each} uses each" if each > 1 else "")
+    count = once + each * epochs
     return (
-        f"{policy}'s own bound, which δ={s.delta:g} leaves no probability over {least} {uses}; "
-        f"pass a delta below 1/{least} = {1 / least:.3g}"
+        f"{policy}'s own bound, which δ={known.setting.delta:g} leaves no probability over {uses}; "
+        f"pass a delta below 1/{count} = {1 / count:.3g}"
     )
 
 

@@ -116,9 +116,9 @@ def check_order_errors(
 ) -> Check:
     """Hold order errors that were measured elsewhere against the assumption with these constants.
 
-    For runs that are not on a `wellorder.problems` problem: what `wellorder.federated.simulate` and
-    `wellorder.torch.ordered` report. Nothing is promised of them: their order errors are measured on sketches
-    or along the way, and a network's constants are not known.
+    For runs that are not on a `wellorder.problems` problem, such as the ``order_error`` of what
+    `wellorder.torch.ordered` reports. Nothing is promised of them: they are measured on sketches and along
+    the way, and a network's constants are not known.
 
     Parameters
     ----------

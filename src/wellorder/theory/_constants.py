@@ -250,6 +250,7 @@ ROWS = [
 ]  # fmt: skip
 
 METHODS = {row.name: row for row in ROWS}
+"""Every row, by its name."""
 
 
 def method_of(

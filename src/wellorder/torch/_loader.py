@@ -209,7 +209,7 @@ class OrderedLoader(DataLoader[Any]):
     @property
     def observing(self) -> bool:
         """Whether the present epoch is one in which signals are taken."""
-        return self._source is not None and self._schedule(self.epoch)
+        return self._source is not None and self._scheduled
 
     @property
     def units(self) -> Order | None:
@@ -218,6 +218,7 @@ class OrderedLoader(DataLoader[Any]):
         return latest[0].units if latest else None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
+        self._clock = time.perf_counter()
         if self._step and not self._resumed:  # the last epoch was left early
             self._warn_if_left_at_once()
             self._advance()
@@ -230,20 +231,22 @@ class OrderedLoader(DataLoader[Any]):
             )
         self._resumed = False
         self._iteration += 1
+        iteration = self._iteration
         given: Any = self.generator  # its seed counts; its state would not come back on resume
         name = "workers" if given is None else f"workers.{given.initial_seed()}"
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
-        self._clock = time.perf_counter()
-        if self.observing:
-            yield from self._observed_epoch(self._iteration)
-            return
-        if remembers(self.policy) and self._next is None:
-            self._next = NextState(self.policy, self._observer.state)
-        yield from self._plain_epoch(self._iteration)
+        try:
+            yield from self._observed_epoch(iteration) if self.observing else self._plain_epoch(iteration)
+        finally:  # at the epoch's end, or where the loop was left
+            if iteration == self._iteration:
+                self._wall, self._clock = self._wall_so_far(), 0.0
 
     def _plain_epoch(self, iteration: int) -> Iterator[Any]:
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
-        for _, batch in self._drawn():
+        batches = self._drawn()  # workers are forked here, and should be before there is a thread
+        if remembers(self.policy) and self._next is None:
+            self._next = NextState(self.policy, self._observer.state)
+        for _, batch in batches:
             self._check_turn(iteration)
             self._step += 1
             yield batch
@@ -266,6 +269,7 @@ class OrderedLoader(DataLoader[Any]):
                     self._records.pause()
                 raise
         if iteration == self._iteration:
+            self._left_at_once = 0
             self._advance()
 
     def _drawn(self) -> Iterator[Any]:
@@ -298,7 +302,7 @@ class OrderedLoader(DataLoader[Any]):
             "step": self._step,
             "seen_in": self._seen_in,
             "seconds": self._seconds(),
-            "wall": self._wall,
+            "wall": self._wall_so_far(),
             **packed(self._observer),
         }
 
@@ -310,7 +314,10 @@ class OrderedLoader(DataLoader[Any]):
         self._observer = unpacked(self.policy, mapping, like)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
-        self._seen_in, self._wall = int(mapping.get("seen_in", -1)), float(mapping.get("wall", 0.0))
+        if self._optimizer_steps is not None:  # steps from before belong to no epoch of this state
+            self._optimizer_steps.count = 0
+        self._seen_in = int(mapping.get("seen_in", -1))
+        self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
         self._next = None
         self._iteration += 1
@@ -345,10 +352,11 @@ class OrderedLoader(DataLoader[Any]):
     def metrics(self) -> dict[str, float]:
         """Numbers for a logger, flat: what the order is worth, what it knows, what it costs. Only asks.
 
-        ``order/error_vs_shuffle`` compares this epoch's order with a shuffle, over the rows known now (1
-        means no better; it takes two passes over the rows); ``order/observed`` is 1 in an epoch that is
-        observed; ``order/known`` is the part of the units that have a row; ``order/row_age`` tells how many
-        epochs ago rows were last seen, and ``order/overhead`` our processor time by the time the epochs took.
+        ``order/error_vs_shuffle`` compares this epoch's order with three shuffles, over the rows known now,
+        at the batches' ends (1 means no better; it takes eight passes over the rows, so ask once an epoch);
+        ``order/observed`` is 1 in an epoch that is observed; ``order/known`` is the part of the units that
+        have a row; ``order/row_age`` tells how many epochs ago rows were last seen, and ``order/overhead``
+        our processor time by the time the epochs took. What is not known is left out.
         """
         state = self._observer.state
         found = {
@@ -393,17 +401,14 @@ class OrderedLoader(DataLoader[Any]):
         """Close the epoch, and open the next: in the order that was made ahead, if one was."""
         self._settle(everything=True)
         start = time.thread_time()
-        before = self._observer.observed
-        following, self._next = (None if self._next is None else self._next.get()), None
-        epoch = self.epoch
-        self._observer.advance(following)
-        if self._observer.observed > before or (self._source is not None and self._schedule(epoch)):
-            self._seen_in = epoch
+        self._observer.flush()
+        if self._observer.running_error.sums:
+            self._seen_in = self.epoch
+        if self.observing:
             self._warn_if_nothing_observed()
+        following, self._next = (None if self._next is None else self._next.get()), None
+        self._observer.advance(following)
         self._observer.seconds += time.thread_time() - start
-        if self._clock:
-            self._wall += time.perf_counter() - self._clock
-            self._clock = 0.0
         self._step = 0
         self._open_epoch()
 
@@ -411,6 +416,7 @@ class OrderedLoader(DataLoader[Any]):
         """Tell the samplers the order; put hooks on the model in an observed epoch, off in others."""
         self._rest.order, self._rest.epoch, self._rest.start = self.order, self.epoch, self._step
         self._owners = self._batching.owners(self.epoch)
+        self._scheduled = self._schedule(self.epoch)  # asked once: a user's function may change its mind
         if self._source is None:
             return
         if self.observing:
@@ -436,7 +442,7 @@ class OrderedLoader(DataLoader[Any]):
             self._look_for_scaler = self._optimizer_steps.look_for_scaler
         if words is not None and not self._told_nothing_observed:
             self._told_nothing_observed = True
-            warnings.warn(words, UserWarning, stacklevel=4)
+            warnings.warn(words, UserWarning, stacklevel=5)
 
     def _warn_if_left_at_once(self) -> None:
         """Say so if one epoch after the other is left at its first batch, before it is used."""
@@ -456,8 +462,13 @@ class OrderedLoader(DataLoader[Any]):
         """Processor time spent on signals and the policy so far, in the training's thread."""
         return self._observer.seconds + self._records.seconds
 
+    def _wall_so_far(self) -> float:
+        """Seconds that epochs took, the present one's until now."""
+        return self._wall + (time.perf_counter() - self._clock if self._clock else 0.0)
+
     def _overhead(self) -> float:
-        return self._seconds() / self._wall if self._wall else 0.0
+        wall = self._wall_so_far()
+        return self._seconds() / wall if wall else 0.0
 
     def _rows_in_words(self) -> str:
         """What is known of the units, and from when."""
@@ -497,7 +508,7 @@ class Report:
     memory
         Bytes that stay between steps.
     order_error
-        One estimate per finished epoch.
+        One estimate for each epoch that was observed, the present one's so far at the end.
     coverage
         How each trainable parameter's gradient is taken.
     rows

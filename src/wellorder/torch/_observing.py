@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellorder._compiled import fast
+from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
 
 Rows = npt.NDArray[np.float32]
@@ -42,7 +41,7 @@ class Observer:
         """Show the rows that are pending, in the order of their visits."""
         batches = self._pending.take()
         if batches is not None:
-            self._show_rows(batches, self._measure(batches))
+            self._show_rows(batches, self.running_error.add_all(batches))
 
     def advance(self, following: Any = None) -> None:
         """Close the epoch and open the next, whose state may have been made already."""
@@ -53,13 +52,11 @@ class Observer:
         self.running_error = RunningOrderError()
 
     def error_so_far(self) -> tuple[float, ...]:
-        """The order error of an epoch that is not over, if it has begun; rows that are pending count."""
-        batches = self._pending.look()
-        running = RunningOrderError()
+        """The order error of the present epoch so far, pending rows included; empty if nothing was seen."""
+        running, pending = RunningOrderError(), self._pending.batches()
         running.sums, running.counts = list(self.running_error.sums), list(self.running_error.counts)
-        if batches is not None:
-            for total, count in zip(batches.totals(), batches.counts, strict=True):
-                running.add(total, count)
+        if pending is not None:
+            running.add_all(pending)
         return (running.error(),) if running.sums else ()
 
     def counts(self) -> dict[str, int]:
@@ -76,13 +73,6 @@ class Observer:
         held = [getattr(self.state, name) for name in self.state.__dataclass_fields__]
         arrays = sum(int(v.nbytes) for v in held if hasattr(v, "nbytes"))
         return arrays + self._pending.nbytes + sum(row.nbytes for row in self.running_error.sums)
-
-    def _measure(self, batches: ManyBatches) -> bool:
-        """Note each batch's sum for the order error; says whether all are finite."""
-        totals = batches.totals()
-        for total, count in zip(totals, batches.counts, strict=True):
-            self.running_error.add(total, count)
-        return bool(np.isfinite(totals).all())
 
     def _show_rows(self, batches: ManyBatches, finite: bool) -> None:
         units, rows = batches.units, batches.rows.cpu().numpy()
@@ -167,17 +157,8 @@ class PendingRows:
         self._used = end
         return not for_an_epoch and end + len(rows) > len(self._buffer)
 
-    def take(self) -> ManyBatches | None:
-        """All that is pending, by steps, and begin anew; the rows are good until the next are added."""
-        batches = self.look()
-        self._batches, self._used = [], 0
-        # Memory of an accelerator is the training's to use.
-        if self._buffer is not None and self._buffer.device.type != "cpu":
-            self._buffer = None
-        return batches
-
-    def look(self) -> ManyBatches | None:
-        """All that is pending, by steps; nothing is taken."""
+    def batches(self) -> ManyBatches | None:
+        """All that is pending, by steps; the rows are good until the next are added."""
         if not self._batches or self._buffer is None:
             return None
         rows, steps = self._buffer[: self._used], [step for step, _ in self._batches]
@@ -186,6 +167,14 @@ class PendingRows:
             parts, right = rows.split([len(each) for each in units]), np.argsort(steps, kind="stable")
             units, rows = [units[i] for i in right], torch.cat([parts[i] for i in right])
         return ManyBatches(np.concatenate(units), [len(each) for each in units], rows)
+
+    def take(self) -> ManyBatches | None:
+        """All that is pending, by steps, and begin anew."""
+        found = self.batches()
+        self._batches, self._used = [], 0
+        if self._buffer is not None and self._buffer.device.type != "cpu":
+            self._buffer = None  # memory of an accelerator is the training's to use
+        return found
 
     def finite(self) -> tuple[int, int]:
         """How many of the rows that are here are finite, and how many are not; nothing is taken."""
@@ -223,25 +212,15 @@ class RunningOrderError:
             self.sums.append(np.array(row, np.float32))
             self.counts.append(count)
 
+    def add_all(self, batches: ManyBatches) -> bool:
+        """Take in every batch's sum; says whether all are finite."""
+        totals = batches.totals()
+        for total, count in zip(totals, batches.counts, strict=True):
+            self.add(total, count)
+        return bool(np.isfinite(totals).all())
+
     def error(self) -> float:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""
         if not self.sums:
             return float("nan")
-        sums = np.stack(self.sums)
-        counts = np.array(self.counts, np.float64)
-        mean = sums.sum(axis=0, dtype=np.float64) / counts.sum()
-        return math.sqrt(_largest(sums, counts, mean, np.zeros_like(mean)))
-
-
-@fast
-def _largest(sums, counts, mean, total):  # type: ignore[no-untyped-def]
-    """Largest squared norm of a beginning of Σ (row − count · mean)."""
-    largest = 0.0
-    for t in range(len(sums)):
-        square = 0.0
-        for k in range(len(total)):
-            x = total[k] + np.float64(sums[t, k]) - counts[t] * mean[k]
-            total[k] = x
-            square += x * x
-        largest = max(largest, square)
-    return largest
+        return strayed(np.stack(self.sums), np.array(self.counts, np.float64))

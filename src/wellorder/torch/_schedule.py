@@ -28,7 +28,7 @@ def always(_: int) -> bool:
 
 
 def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
-    """Settle which epochs are observed; a policy that remembers nothing must see them all."""
+    """Settle which epochs are observed; a policy that learns and remembers nothing must see them all."""
     if isinstance(observe, str):
         if observe not in ("auto", "always"):
             raise ValueError(
@@ -36,7 +36,7 @@ def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
                 "from the epoch to True or False"
             )
         return doubling if observe == "auto" and remembers(policy) else always
-    if not remembers(policy):
+    if policy.needs.at_visits() and not remembers(policy):
         raise ValueError(
             f"observe={observe!r}: {type(policy).__name__} needs signals at every visit of every epoch; use "
             'Steering() or Herding(), which remember them, or observe="always"'

@@ -73,6 +73,8 @@ def choose(
     ``given`` says that rows of the examples are known already: then no micro-batches are made units instead.
     """
     if model is None:
+        if signals != "auto":
+            raise ValueError(f"signals={signals!r}, model=None: pass the model that signals are taken of")
         return Choice(None, "no model was given, so orders are made from what is known before training")
     choice = _choose(signals, policy, model, n, batch)
     if given and isinstance(choice.spec, MicroBatch):

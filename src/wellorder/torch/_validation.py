@@ -55,8 +55,8 @@ def check_one_rank() -> None:
     if ranks > 1:
         raise ValueError(
             f"torch.distributed has {ranks} ranks, and each would get the same batches: an ordered loader "
-            "does not shard its data over ranks yet. Use DistributedSampler with a plain DataLoader, or train "
-            "in one process"
+            "does not shard its data over ranks yet. Use DistributedSampler with a plain DataLoader, or "
+            "train in one process"
         )
 
 

@@ -20,8 +20,10 @@ TASKS = {
 """Where each task is made: a module and a function without arguments. Modules are imported on demand."""
 
 
-def task_of(name: str) -> Task:
-    """Make the task called ``name``.
+def task_of(name: str, *, folder: str | None = None, download: bool = False) -> Task:
+    """Make the task called ``name``; one that reads official files finds them in ``folder``.
+
+    Without one they are in ``$WELLORDER_DATA``; ``download`` fetches them if they are missing.
 
     >>> task_of("digit")
     Traceback (most recent call last):
@@ -32,7 +34,13 @@ def task_of(name: str) -> Task:
     module, function = TASKS[name].split(":")
     try:
         with needed_by(f"task {name!r}", "torch", "experiments"):
-            task: Task = getattr(import_module(module), function)()
+            make = getattr(import_module(module), function)
+            if module.endswith("networks"):
+                task: Task = make(folder=folder, download=download)
+            elif folder is not None or download:
+                raise ValueError(f"task {name!r} comes with its data; leave out --data and --download")
+            else:
+                task = make()
     except ModuleNotFoundError as error:
         raise ValueError(str(error)) from error
     return task

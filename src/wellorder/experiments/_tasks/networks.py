@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder._order import Policy
-from wellorder.experiments._tasks.task import LOSS, ORDER_ERROR, TEST_ACCURACY
+from wellorder.experiments._tasks.task import LOOK, LOSS, ORDER_ERROR, TEST_ACCURACY
 from wellorder.experiments._training import Settings
 from wellorder.report._table import Metric
 from wellorder.torch import ordered
@@ -78,6 +79,44 @@ class NetworkTask:
     def grid(self) -> tuple[float, ...]:
         return (self.step_size / 10, self.step_size, self.step_size * 10)
 
+    @property
+    def method(self) -> str:
+        """How it trains, in words: model, optimizer, batch."""
+        recipe, known = self.recipe, self._identity
+        words = [
+            f"{known['model']} ({known['parameters']:,} parameters)",
+            f"SGD in batches of {recipe.batch}",
+        ]
+        words += [f"momentum {recipe.momentum:g}"] if recipe.momentum else []
+        words += [f"weight decay {recipe.weight_decay:g}"] if recipe.weight_decay else []
+        return ", ".join(words)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this task from another of its name: model, optimizer, batch, and a look at the data."""
+        return dict(self._identity)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        recipe = self.recipe
+        with torch.random.fork_rng([]):  # a look draws no random numbers of anybody's
+            model = recipe.model()
+        data = self.load().to("cpu", self.examples)
+        return {
+            "kind": "network",
+            "model": _name(recipe.model, model),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "layers": f"{zlib.crc32(repr(model).encode()):08x}",
+            "batch": recipe.batch,
+            "momentum": recipe.momentum,
+            "weight_decay": recipe.weight_decay,
+            "metrics": [metric.column for metric in self.metrics],
+            "n": len(data.x),
+            "tests": len(data.test_x),
+            "inputs": list(data.x.shape[1:]),
+            "data": _look(data.x, data.y),
+            "test_data": _look(data.test_x, data.test_y),
+        }
+
     def check(self, settings: Settings) -> None:
         self._check_settings(settings)
         if self.find is not None:
@@ -96,6 +135,22 @@ class NetworkTask:
         recipe = replace(self.recipe, step_size=settings.step_size)
         data = self.load().to(self.device, self.examples)
         yield from train(recipe, data, policy, seed=seed, epochs=settings.epochs)
+
+
+def _name(make: Callable[[], nn.Module], model: nn.Module) -> str:
+    """What to call a model: its class, or what makes it where the class says nothing."""
+    kind = type(model).__name__
+    maker = make.func if isinstance(make, partial) else make
+    return getattr(maker, "__name__", kind) if kind == "Sequential" else kind
+
+
+def _look(x: Tensor, y: Tensor) -> str:
+    """A checksum of all labels and of some inputs, rounded, for last bits may differ elsewhere."""
+    some = x[:: max(1, len(x) // LOOK)].double()
+    scale = float(some.abs().max()) or 1.0 if some.numel() else 1.0
+    seen = (some / scale * 1e4).round().to(torch.int64)
+    labels = y.double() if y.is_floating_point() else y.to(torch.int64)
+    return f"{zlib.crc32(labels.numpy().tobytes(), zlib.crc32(seen.numpy().tobytes())):08x}"
 
 
 def train(
@@ -226,9 +281,12 @@ RECIPES = {
 """By task; "cifar10" is the setting of Lu et al. (2022)."""
 
 
-def data_of(name: str) -> LabelledData:
-    """A data set's images in float32, each channel centred and scaled; from files in ``$WELLORDER_DATA``."""
-    data = files.fashion_mnist() if name == "fashion_mnist" else files.cifar10()
+def data_of(name: str, folder: str | None = None) -> LabelledData:
+    """A data set's images in float32, each channel centred and scaled.
+
+    The official files are in ``$WELLORDER_DATA``, unless a folder is given.
+    """
+    data = files.DATASETS[name](folder)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
 
     def ready(images: Any) -> Tensor:
@@ -238,15 +296,16 @@ def data_of(name: str) -> LabelledData:
     return LabelledData(ready(data.train_images), labels[0], ready(data.test_images), labels[1])
 
 
-def _task(name: str, title: str, data: str) -> NetworkTask:
-    return NetworkTask(
-        name, title, RECIPES[name], partial(data_of, data), find=partial(files.DATASETS[data], None)
-    )
+def _task(
+    name: str, title: str, data: str, *, folder: str | None = None, download: bool = False
+) -> NetworkTask:
+    find = partial(files.DATASETS[data], folder, download=download)
+    return NetworkTask(name, title, RECIPES[name], partial(data_of, data, folder), find=find)
 
 
-fashion_mnist = partial(_task, "fashion-mnist", "LeNet on Fashion-MNIST, batch 16", "fashion_mnist")
+fashion_mnist = partial(_task, "fashion-mnist", "LeNet on Fashion-MNIST", "fashion_mnist")
 fashion_mnist_logistic = partial(
-    _task, "fashion-mnist-logistic", "Logistic regression on Fashion-MNIST, batch 16", "fashion_mnist"
+    _task, "fashion-mnist-logistic", "Logistic regression on Fashion-MNIST", "fashion_mnist"
 )
-cifar10 = partial(_task, "cifar10", "LeNet on CIFAR-10, batch 16, weight decay 0.01", "cifar10")
-cifar10_cnn = partial(_task, "cifar10-cnn", "CNN on CIFAR-10, batch 32", "cifar10")
+cifar10 = partial(_task, "cifar10", "LeNet on CIFAR-10", "cifar10")
+cifar10_cnn = partial(_task, "cifar10-cnn", "CNN on CIFAR-10", "cifar10")

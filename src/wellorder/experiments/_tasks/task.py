@@ -22,8 +22,10 @@ LOSS = Metric("loss", "training loss", log=False)
 EXCESS = Metric("excess_loss", "excess loss", about="training loss above its minimum")
 ORDER_ERROR = Metric("order_error", "order error", about="how far the order strays")
 DISTANCE = Metric("distance", "distance", about="distance to the minimiser")
-TEST_LOSS = Metric("test_loss", "test loss", log=False)
-TEST_ACCURACY = Metric("test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True)
+TEST_LOSS = Metric("test_loss", "test loss", log=False, held_out=True)
+TEST_ACCURACY = Metric(
+    "test_accuracy", "test accuracy", lower_is_better=False, log=False, percent=True, held_out=True
+)
 
 LOOK = 256
 """So many gradients go into a fingerprint."""
@@ -36,7 +38,8 @@ class Task(Protocol):
     flat row of numbers at x_0, x_1, … x_Q: ``epoch``, then the columns named by ``metrics``, then the
     cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge. A task
     whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well;
-    one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run.
+    one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run;
+    one that is trained by other means than steps of one unit has a ``method`` that says how, in words.
     """
 
     @property
