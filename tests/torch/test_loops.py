@@ -1073,7 +1073,9 @@ def test_the_layers_of_gpt2_are_sketched_and_its_positions_left_out():
     loader, _ = over(model, data=tokens(), signals="sketch")
     train(loader, model)
     coverage = loader.report().coverage
-    assert all("numbers" in coverage[name] for name in ("words.weight", "up.weight", "up.bias", "head.weight"))
+    assert all(
+        "numbers" in coverage[name] for name in ("words.weight", "up.weight", "up.bias", "head.weight")
+    )
     assert coverage["places.weight"] == "left out: its input is shared by the batch"
 
 
