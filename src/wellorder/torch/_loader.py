@@ -314,8 +314,7 @@ class OrderedLoader(DataLoader[Any]):
         self._observer = unpacked(self.policy, mapping, like)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
-        if self._optimizer_steps is not None:  # steps from before belong to no epoch of this state
-            self._optimizer_steps.count = 0
+        self._count_anew()  # steps from before belong to no epoch of this state
         self._seen_in = int(mapping.get("seen_in", -1))
         self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
@@ -436,13 +435,17 @@ class OrderedLoader(DataLoader[Any]):
         words = why_nothing_was_observed(self._records, steps) if self._heard == before else None
         if self._left_at_once or self._records.warned:  # what comes of it was said, or will be
             words = None
+        self._count_anew()
+        if words is not None and not self._told_nothing_observed:
+            self._told_nothing_observed = True
+            warnings.warn(words, UserWarning, stacklevel=5)
+
+    def _count_anew(self) -> None:
+        """Forget how often the model was run and the optimizers stepped."""
         self._records.passes = self._records.transformed_passes = 0
         if self._optimizer_steps is not None:
             self._optimizer_steps.count = 0
             self._look_for_scaler = self._optimizer_steps.look_for_scaler
-        if words is not None and not self._told_nothing_observed:
-            self._told_nothing_observed = True
-            warnings.warn(words, UserWarning, stacklevel=5)
 
     def _warn_if_left_at_once(self) -> None:
         """Say so if one epoch after the other is left at its first batch, before it is used."""
