@@ -58,7 +58,7 @@ MUTATIONS = {
     ),
     "layers that no gradient reaches go unnoticed": (
         "torch/_hooks.py",
-        [("if record.reached and not self.heard:", "if False:")],
+        [("if record.reached and not self.heard and not record.ignored:", "if False:")],
         f"{BATCHES}::test_gradients_that_no_layer_hears_of_are_refused_with_the_cure",
     ),
     "a batch that comes late takes another's place": (
@@ -138,7 +138,7 @@ MUTATIONS = {
     ),
     "hooks stay on in epochs that are not observed": (
         "torch/_loader.py",
-        [("        else:\n            self._source.remove()\n", "        else:\n")],
+        [("        else:\n            self._source.pause()\n", "        else:\n")],
         f"{OBSERVE}::test_an_epoch_that_is_not_observed_has_no_hook_of_ours",
     ),
     "optimizers call us in epochs that are not observed": (
@@ -168,7 +168,7 @@ MUTATIONS = {
     ),
     "the thread is there when workers are forked": (
         "torch/_loader.py",
-        [("        batches = iter(self._inner)", "        batches = self._inner")],
+        [("        batches = self._drawn()", "        batches = self._inner")],
         f"{OBSERVE}::test_workers_are_forked_before_the_thread_begins",
     ),
     "a user's schedule is asked again and again": (
