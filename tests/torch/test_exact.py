@@ -301,7 +301,7 @@ def test_an_input_shared_by_the_batch_is_refused_with_the_cure():
     model = Positions()
     source = ExactSource(Exact(), model)
     source.records.open(3)
-    with pytest.raises(ValueError, match=r"places.*expand"):
+    with pytest.raises(ValueError, match=r"places.*Expand"):
         model(torch.randint(0, 5, (3, 6))).sum().backward()
 
 

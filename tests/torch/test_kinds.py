@@ -228,7 +228,7 @@ class AsMany(nn.Module):
 def test_positions_as_many_as_the_batch_are_refused_all_the_same(policy, signals):
     model = AsMany()
     loader = ordered(DataLoader(data(), 6), model, policy, signals=signals)
-    with pytest.raises(ValueError, match=r"model\.places.*expand inputs that are shared"):
+    with pytest.raises(ValueError, match=r"model\.places.*Expand inputs that are shared"):
         each(loader, model)
 
 

@@ -12,7 +12,7 @@ mutations = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(mutations)
 
 BATCHES, LOADER, SKETCH = (f"tests/torch/test_{name}.py" for name in ("batch_record", "loader", "sketch"))
-EXACT, OBSERVE = "tests/torch/test_exact.py", "tests/torch/test_observe.py"
+EXACT, LOOPS, OBSERVE = (f"tests/torch/test_{name}.py" for name in ("exact", "loops", "observe"))
 
 MUTATIONS = {
     "batches drawn ahead get each other's signals": (
@@ -33,7 +33,10 @@ MUTATIONS = {
     "passes to be ignored are counted": (
         "torch/_hooks.py",
         [
-            ("if self.records.ignoring or record is None or", "if record is None or"),
+            (
+                "        if self.records.ignoring:\n            if self.records.latest is not None",
+                "        if False:\n            if self.records.latest is not None",
+            ),
             ("        if self.records.ignoring:\n            return\n        start", "        start"),
         ],
         f"{BATCHES}::test_ignore_inside_ignore_stays_silent",
@@ -77,6 +80,31 @@ MUTATIONS = {
         "torch/_hooks.py",
         [("return gradient.float() / scaler.scale(", "return gradient.float() + 0 * scaler.scale(")],
         f"{LOADER}::test_a_changing_loss_scale_is_undone",
+    ),
+    "a module is run again with the buffers it has by then": (
+        "torch/_per_example/replay.py",
+        [("own = {name: b.clone() for name, b in buffers.items()}", "own = {}")],
+        f"{LOOPS}::test_a_loop_that_works_is_never_altered_and_never_warned_of[spectral_norm, exact]",
+    ),
+    "a micro-batch's row is the parameter's own gradient": (
+        "torch/_batch_gradients.py",
+        [("values.to(torch.float32, copy=True)", "values.to(torch.float32)")],
+        f"{LOOPS}::test_a_second_loaders_batch_among_micro_batches_is_told_apart_by_its_backward_or_warned_of",
+    ),
+    "another loader's batch is mixed in": (
+        "torch/_batch_record.py",
+        [("elif self._is_foreign(given, record):", "elif False:")],
+        f"{LOOPS}::test_a_second_loaders_batch_is_not_counted_and_is_warned_of_once",
+    ),
+    "a compiled graph does not notice that nobody listens": (
+        "torch/_hooks.py",
+        [
+            (
+                "        self._switch.on = False\n        if not self.compiled:\n",
+                "        if not self.compiled:\n",
+            )
+        ],
+        f"{LOOPS}::test_a_compiled_graph_is_whole_in_all_epochs_and_made_twice_at_most",
     ),
     "the same examples are dropped in every epoch": (
         "torch/_batching.py",
@@ -190,10 +218,10 @@ MUTATIONS = {
                 "        self.kept: Any = None\n",
                 "        self.kept: Any = None\n        self.first: Any = None\n",
             ),
-            ('__slots__ = ("__weakref__", ', '__slots__ = ("__weakref__", "first", '),
+            ('        "__weakref__", ', '        "__weakref__", "first", '),
             (
-                "            record.uses.append(",
-                "            use.first = first\n            record.uses.append(",
+                "        record.uses.append(",
+                "        use.first = first\n        record.uses.append(",
             ),
         ],
         f"{SKETCH}::test_inputs_are_not_held_for_the_gradient",

@@ -62,6 +62,7 @@ class Coordinates:
         self._handles: list[Any] = []
         self._readers: list[tuple[Tensor, Any]] = []
         self._shares: list[int] = []
+        looked_at = 0
         first, largest = max(((name, p.numel()) for name, p in named), key=lambda each: each[1])
         for name, p in named:
             share = p.numel() if total <= count else max(int(count * p.numel() / total), int(name == first))
@@ -73,8 +74,9 @@ class Coordinates:
                 index = torch.as_tensor(places, device=p.device).sort().values
             self.chosen[name] = index
             self._readers.append((p, self._reader(len(self._shares), index)))
-            self._shares.append(share)
-        self.factor = math.sqrt(total / sum(self._shares))
+            self._shares.append(2 * share if p.is_complex() else share)
+            looked_at += share
+        self.factor = math.sqrt(total / looked_at)
         self.attach()
 
     def attach(self) -> None:
@@ -86,14 +88,17 @@ class Coordinates:
         def read(gradient: Tensor) -> None:
             nonlocal index
             record = self._records.latest
-            if self._records.ignoring or record is None:
+            if record is None or not self._records.backward_counts():
                 return
             values = gradient.detach()
             values = values.to_dense() if values.is_sparse else values
             if index is not None and index.device != values.device:
                 index = index.to(values.device)
             # Taken now: the optimizer, clipping or the next backward change the gradient where it lies.
-            values = (values.flatten() if index is None else values.take(index)).float()
+            values = values.flatten() if index is None else values.take(index)
+            values = torch.view_as_real(values).flatten() if values.is_complex() else values
+            # A copy: autograd makes this very memory the parameter's .grad, and adds the next backward to it.
+            values = values.to(torch.float32, copy=True)
             values = unscaled(values, self._scaler)
             record.heard = record.heard or self._reveals
             before = record.coordinates.get(place)
@@ -135,6 +140,7 @@ class MicroBatchSource:
         self.spec = spec
         self.records = BatchRecords() if records is None else records
         self._coordinates = Coordinates(model, spec.coordinates, seed, self.records, scaler)
+        self._model, self._handles = model, self.records.watch(model, outputs=True)
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
 
     def signals(self, record: BatchRecord) -> Tensor | None:
@@ -153,7 +159,19 @@ class MicroBatchSource:
     def attach(self) -> None:
         """Put the hooks on the model, if they are off."""
         self._coordinates.attach()
+        self._handles = self._handles or self.records.watch(self._model, outputs=True)
+
+    def pause(self) -> None:
+        """Take no signals until the hooks are attached again."""
+        self.remove()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         self._coordinates.remove()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def note(self) -> str:
+        """What there is to say about the model."""
+        return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +19,26 @@ _DRAWN_AHEAD = (
     "a batch was drawn while the one before had not been used, and the model's input is neither of them: if "
     "you draw batches ahead of training, signals may reach the wrong examples; draw one batch at a time"
 )
+_DRAWN_BEFORE = (
+    "the model is trained on a batch of an epoch that is over, so its gradient cannot be noted: the batches "
+    "were all drawn before, as list(loader) does. Iterate over the loader itself, and train on each batch "
+    "before the next is drawn"
+)
+_DRAWN_ELSEWHERE = (
+    "another DataLoader draws this loader's batches through its sampler (as accelerate.skip_first_batches "
+    "makes one): they come in the right order, but nothing is observed. Iterate over the OrderedLoader "
+    "itself; to resume in mid-epoch, save its state_dict() and load it"
+)
+_FOREIGN = (
+    "the model was also run on an input that is not this batch's, though as long: that pass is not counted "
+    "as the batch's. If it is meant (a second loader, generated data), put it into `with loader.ignore():`, "
+    "and this warning goes"
+)
+_SUMMED = (
+    "one backward pass went through a pass over the batch and through one that does not count (ignored, or "
+    'over other data); signals="batch" sees their sum only. Run a backward of its own for the latter, or use '
+    'signals="sketch"'
+)
 
 
 class BatchRecord:
@@ -25,12 +46,20 @@ class BatchRecord:
 
     ``parts`` is what the layers' gradients became, in the words of the source of signals; ``coordinates`` are
     numbers of the parameters' own gradients. ``alone`` says that no other batch was unsettled while this one
-    was, so that whatever the parameters got is this batch's.
+    was, so that whatever the parameters got is this batch's. ``awaited`` says that a gradient which comes
+    after the next batch was drawn is still this batch's.
     """
 
-    def __init__(self, size: int, given: Any, step: int, units: Order, *, alone: bool) -> None:
-        self.size, self.step, self.units, self.alone = size, step, units, alone
-        self.used = self.heard = self.reached = self.closed = False
+    def __init__(
+        self, size: int, given: Any, step: int, units: Order, *, alone: bool, awaited: bool = True
+    ) -> None:
+        self.size, self.step, self.units, self.alone, self._awaited = size, step, units, alone, awaited
+        self.used = self.heard = self.reached = self.closed = self.ignored = False
+        self.passes, self.own_pass, self.views = 0, False, 1
+        self.derived_again, self.several_outputs = False, ""
+        self.calls: dict[int, Any] = {}
+        self.unlike: set[int] = set()
+        self.foreign: set[int] = set()
         self.parts: list[Any] = []
         self.coordinates: dict[int, Tensor] = {}
         # Weak, because a batch or a graph that we kept alive would be memory that the training does not use,
@@ -45,7 +74,7 @@ class BatchRecord:
 
     def may_still_get_a_gradient(self) -> bool:
         """Whether none came yet, and the graph that it would come through lives, or the unused batch does."""
-        if self.heard:
+        if self.heard or not self._awaited:
             return False
         return any(ref() is not None for ref in self.uses) if self.used else bool(self.given)
 
@@ -54,8 +83,8 @@ class BatchRecords:
     """The batches that are given out and not settled, and to which of them a pass belongs.
 
     Mostly there is one. The losses of several batches may be summed before one backward, though, so a batch
-    stays until its gradient came; and where batches are drawn ahead, the model's input tells which one a
-    pass works on.
+    stays until its gradient came; and where batches are drawn ahead, or the model is run several times in a
+    step, the model's input tells which batch a pass works on, if any.
     """
 
     def __init__(self) -> None:
@@ -63,31 +92,113 @@ class BatchRecords:
         self.latest: BatchRecord | None = None
         self.now: BatchRecord | None = None
         self.ignoring = 0
+        self.replaying = False
+        self.passes = self.transformed_passes = 0
         self.any_settled = False
         self.seconds = 0.0
-        self._in_doubt = self._skipped = self._warned = False
+        self._in_doubt = self._skipped = self.warned = self._several = False
+        self._compared, self._foreign_numbers = 0, set[int]()
+        self._unused: list[BatchRecord] = []
+        self.drawn_elsewhere: Callable[[], bool] = lambda: False
+        self._in_backward: set[bool] = set()
 
-    def open(self, size: int, given: Any = (), *, step: int = 0, units: Order | None = None) -> BatchRecord:
+    def open(
+        self,
+        size: int,
+        given: Any = (),
+        *,
+        step: int = 0,
+        units: Order | None = None,
+        awaited: bool = True,
+    ) -> BatchRecord:
         """Begin a batch of so many examples, of which ``given`` is handed out."""
         last = self.open_records[-1] if self.open_records else None
         # In an ordinary loop each batch is used before the next is drawn, and nothing has to be compared.
-        self._in_doubt = self._skipped or (last is not None and not last.used)
+        self._in_doubt = awaited and (self._skipped or (last is not None and not last.used))
         whose = np.zeros(0, np.int32) if units is None else units
-        record = BatchRecord(size, given, step, whose, alone=last is None)
+        record = BatchRecord(size, given, step, whose, alone=last is None, awaited=awaited)
         self.open_records.append(record)
         self.latest = self.now = record
         return record
 
-    def model_called(self, given: list[Tensor]) -> None:
-        """Find out which batch a forward pass is for, where there is doubt."""
-        if self.ignoring or self.latest is None or not torch.is_grad_enabled():
+    def model_called(self, given: list[Tensor], *, training: bool = True) -> None:
+        """Find out which batch a forward pass is for."""
+        if self.replaying:
             return
-        self.now = self.latest
-        if self._in_doubt:
-            owner = _owner_of(given, self.open_records)
-            if owner is None:
-                self.warn_once(_DRAWN_AHEAD)
-            self.now = owner or self.latest
+        if self.ignoring:
+            if self.latest is not None:
+                self.latest.ignored = True
+            return
+        if not torch.is_grad_enabled():
+            return
+        record = self.now = self.latest
+        if torch._C._are_functorch_transforms_active():  # whose tensors cannot be looked at
+            self.transformed_passes += 1
+        elif record is None:
+            self._look_among_unused(given)
+            if training and self.drawn_elsewhere():
+                self.warn_once(_DRAWN_ELSEWHERE)
+        else:
+            self.passes += training
+            record.passes += 1
+            if self._in_doubt:
+                owner = _owner_of(given, self.open_records)
+                if owner is None:
+                    self.warn_once(_DRAWN_AHEAD)
+                self.now = owner or self.latest
+            elif self._is_foreign(given, record):
+                self.now = None
+                self.warn_once(_FOREIGN)
+
+    def _is_foreign(self, given: list[Tensor], record: BatchRecord) -> bool:
+        """Whether a pass is over other data: its input is not the batch's, and another pass's was.
+
+        Where no pass's input is the batch's, it was changed beyond recognition on its way, and is trusted.
+        Comparing waits for the device, so it is done for the first batches, and from then on only where the
+        model is run several times in a step.
+        """
+        number = record.passes
+        self._several = self._several or number > 1
+        if not self._several and self._compared >= 2:
+            return False
+        self._compared += 1
+        alike = _like_any(given, record)
+        if alike:
+            record.own_pass = True
+            # The other data may come first: those passes are known now, and by their place from now on.
+            self._foreign_numbers = record.foreign = set(record.unlike)
+            if record.foreign:
+                self.warn_once(_FOREIGN)
+            return False
+        if alike is None:
+            return False
+        record.unlike.add(number)
+        if record.own_pass or number in self._foreign_numbers:
+            record.foreign.add(number)
+            return True
+        return False
+
+    def _look_among_unused(self, given: list[Tensor]) -> None:
+        """Warn if the model is given a batch that was drawn in an epoch which is over."""
+        if self._unused:
+            if _owner_of(given, self._unused) is not None:
+                self.warn_once(_DRAWN_BEFORE)
+                self._unused = []
+            else:
+                self._unused = self._unused[1:]  # not for ever: each look compares values
+
+    def gradient_came(self, *, counts: bool) -> None:
+        """A gradient came to the output of a pass over the model that ``counts``, or that does not."""
+        if not self._in_backward:
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._in_backward.clear)
+        self._in_backward.add(counts)
+
+    def backward_counts(self) -> bool:
+        """Whether what the parameters get in the backward pass that runs is a batch's, as far as is known."""
+        if len(self._in_backward) == 2:
+            self.warn_once(_SUMMED)
+        return not self.ignoring and self._in_backward != {False}
 
     def pause(self) -> None:
         """Passes from now on belong to no batch; gradients still come to those that were made."""
@@ -110,9 +221,12 @@ class BatchRecords:
         if record is not None:
             record.alone = record.alone and self.open_records[-1:] == [record]
             record.closed = self.any_settled = True
+            record.calls = {}
             if record in self.open_records:
                 self.open_records.remove(record)
             self._skipped = not record.used
+            if not (record.used or record.passes or record.ignored):
+                self._unused = [*self._unused, record][-64:]
             if record is self.latest:
                 self.pause()
         return record
@@ -126,15 +240,32 @@ class BatchRecords:
         finally:
             self.ignoring -= 1
 
+    @contextmanager
+    def replay(self) -> Iterator[None]:
+        """Modules that are run again inside, for exact signals, are not heard again."""
+        self.replaying = True
+        try:
+            yield
+        finally:
+            self.replaying = False
+
     def warn_once(self, words: str) -> None:
         """Warn of the first thing that goes wrong; what follows is mostly its consequence."""
-        if not self._warned:
-            self._warned = True
+        if not self.warned:
+            self.warned = True
             warnings.warn(words, UserWarning, stacklevel=2)
 
-    def watch(self, model: nn.Module) -> Any:
-        """Put the hook on the model that tells when it is called; returns the handle to take it off."""
-        return model.register_forward_pre_hook(_ModelHook(self), with_kwargs=True)
+    def watch(self, model: nn.Module, *, outputs: bool = False) -> list[Any]:
+        """Put the hooks on the model that tell when it is called; returns the handles to take them off.
+
+        With ``outputs``, its output's gradients are noted too, by `gradient_came`.
+        """
+        if isinstance(model, torch.jit.ScriptModule):  # takes no hooks
+            return []
+        handles = [model.register_forward_pre_hook(_ModelHook(self), with_kwargs=True)]
+        if outputs:
+            handles.append(model.register_forward_hook(_OutputHook(self)))
+        return handles
 
 
 class WeakHook:
@@ -164,10 +295,28 @@ class HookOfACopy:
 class _ModelHook(WeakHook):
     """Before the model runs."""
 
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():  # a look at the input would break the graph
+            return
         records = self.owner()
         if records is not None:
-            records.model_called([*tensors_in(args), *tensors_in(kwargs)])
+            given = [*tensors_in(args), *tensors_in(kwargs)]
+            records.model_called(given, training=module.training)
+
+
+class _OutputHook(WeakHook):
+    """After the model ran."""
+
+    def __call__(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        records = self.owner()
+        if records is None or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            return
+        counts = not records.ignoring and records.now is not None
+        for out in tensors_in(output):
+            if out.requires_grad:
+                out.register_hook(lambda _, counts=counts: records.gradient_came(counts=counts))
 
 
 def tensors_in(output: Any) -> list[Tensor]:
@@ -176,7 +325,7 @@ def tensors_in(output: Any) -> list[Tensor]:
         return [output]
     if isinstance(output, tuple | list):
         return [t for part in output for t in tensors_in(part)]
-    if isinstance(output, dict):
+    if isinstance(output, Mapping):
         return [t for part in output.values() for t in tensors_in(part)]
     return []
 
@@ -196,3 +345,56 @@ def _same_memory(x: Tensor, t: Tensor) -> bool:
 
 def _same_values(x: Tensor, t: Tensor) -> bool:
     return x.shape == t.shape and x.dtype == t.dtype and torch.equal(x.detach().cpu(), t.detach().cpu())
+
+
+def views_of(given: Tensor, record: BatchRecord) -> int:
+    """How many views of each example a layer was given, one after the other as `torch.cat` puts them.
+
+    1 where it was given as many rows as the batch has, or where the rows cannot be matched with the batch's.
+    """
+    count, rest = divmod(len(given), record.size)
+    if count < 2 or rest or record.views == count:
+        return 1 if count < 2 or rest else count
+    blocks = given.detach().chunk(count)
+    alike = all(
+        any(
+            t.ndim
+            and len(t) == record.size
+            and t.numel() == block.numel()
+            and _alike(block.reshape(t.shape), t)
+            for t in record.given
+        )
+        for block in blocks
+    )
+    record.views = count if alike else 1
+    return record.views
+
+
+def _like_any(given: list[Tensor], record: BatchRecord) -> bool | None:
+    """Whether the model's input is the batch, perhaps changed a little; None if they cannot be compared."""
+    pairs = [(x, t) for x in given for t in record.given]
+    if any(_same_memory(x, t) for x, t in pairs):
+        return True
+    found = [_alike(x, t) for x, t in pairs]
+    return True if True in found else False if False in found else None
+
+
+def _alike(x: Tensor, t: Tensor) -> bool | None:
+    """Whether rows of one resemble the same rows of the other more than chance would have it.
+
+    A batch that was moved, normalised, or disturbed is still like itself; another batch is not.
+    """
+    numbers = x.is_floating_point()
+    if not x.ndim or x.shape[:1] != t.shape[:1] or any(z.is_sparse or z.is_complex() for z in (x, t)):
+        return None
+    if x.shape != t.shape or len(x) < 4:
+        # As many ids in longer or shorter sequences are other ids; an image may have been cropped.
+        same_kind = x.ndim == t.ndim > 1 and not numbers and not t.is_floating_point()
+        return False if same_kind and len(x) >= 4 else None
+    a, b = (z.detach().cpu().double().flatten(1) for z in (x, t))
+    a, b = a - a.mean(0), b - b.mean(0)
+    size = float(a.norm() * b.norm())
+    if not size or not math.isfinite(size):  # a mask of ones, say, tells nothing
+        return None
+    chance = 4 / math.sqrt(len(x) * min(a.shape[1], 32))
+    return float((a * b).sum()) / size > min(max(0.2, chance), 0.9)

@@ -89,8 +89,11 @@ class RestOfEpoch(Sampler[list[int]]):
         self.batch_size, self.drop_last = batching.size, batching.drop_last
         self.order: Order = np.zeros(0, np.int32)
         self.epoch = self.start = 0
+        # Whether the loader is asking, and whether somebody else did: batches are then drawn past the loader.
+        self.asked_by_loader = self.asked_elsewhere = False
 
     def __iter__(self) -> Iterator[list[int]]:
+        self.asked_elsewhere = not self.asked_by_loader
         return self.batching.batches(self.order, self.epoch, self.start)
 
     def __len__(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -10,10 +12,17 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils.rnn import PackedSequence
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, tensors_in
+from wellorder.torch import _compiled_hooks as compiled
+from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, tensors_in, views_of
 from wellorder.torch._per_example.layers import Layer
+
+# As `torch.compiler.disable`, which would import the compiler for everybody who does not use it.
+_not_compiled: Any = getattr(torch, "_disable_dynamo", lambda call: call)
 
 _TOO_LATE = (
     "a gradient came to a batch after its signals had been handed over, and was dropped: run all backward "
@@ -21,16 +30,40 @@ _TOO_LATE = (
     "`with loader.ignore():`"
 )
 _NO_LAYER_HEARD = (
-    "gradients came to the model's parameters, but no layer was heard: the model was compiled before, its "
-    "layers were replaced, or their weights are used outside of them. Call ordered(...) on the model that is "
-    "trained, after its layers are final and before torch.compile; call the layers themselves; or use "
-    'signals="batch"'
+    "gradients came to the model's parameters, but no layer was heard: this model, or one like it in this "
+    "process, was compiled before, and the compiler runs the old graph, without hooks; or its layers were "
+    "replaced, or their weights are used outside of them. Call torch.compiler.reset() before training; call "
+    "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call "
+    'the layers themselves; or use signals="batch"'
 )
-NOTHING_OBSERVED = (
-    "an epoch was trained and no example of it was observed: another copy of the model is trained than the "
-    "one given to ordered(...), or its layers were replaced since. The order learns nothing; call "
-    "ordered(...) on the model that is trained"
+_NOTHING_OBSERVED = "an epoch was trained and no example of it was observed: {}. The order learns nothing; {}"
+_SCALED = (
+    "a GradScaler is in use that was not passed: its scale changes, and gradients of different scales make "
+    "worse orders; call ordered(..., scaler=scaler)"
 )
+
+
+def why_nothing_was_observed(records: BatchRecords, steps: int) -> str | None:
+    """The cause of an epoch without signals, and the cure; None if nothing was trained either."""
+    if records.transformed_passes:
+        return _NOTHING_OBSERVED.format(
+            "its gradients were taken by torch.func, whose transforms pass by the hooks",
+            "use loss.backward(), or order by what is known before training (rows=)",
+        )
+    if records.passes:
+        return _NOTHING_OBSERVED.format(
+            f"the model was run {records.passes} times in training mode, and no gradient came back while its "
+            "batch was the present one",
+            "run loss.backward() before the next batch is drawn; if these passes are for evaluation, use "
+            "torch.no_grad()",
+        )
+    if steps:
+        return _NOTHING_OBSERVED.format(
+            "another copy of the model is trained than the one given to ordered(...), or its layers were "
+            "replaced since, or a graph that was compiled before runs without the hooks",
+            "call ordered(...) on the model that is trained",
+        )
+    return None
 
 
 class Scaler(Protocol):
@@ -49,18 +82,26 @@ def unscaled(gradient: Tensor, scaler: Scaler | None) -> Tensor:
 class LayerUse:
     """One call of a layer for a batch; ``kept`` is what its reader wants to find again with the gradient.
 
-    ``length`` is that of the first tensor given, 0 if there was none, or nothing that could be a batch.
+    ``length`` is that of the first tensor given, 0 if there was none, or nothing that could be a batch;
+    ``views`` of each example were given, mostly one.
     """
 
-    __slots__ = ("__weakref__", "kept", "layer", "length", "outputs", "record")
+    __slots__ = (
+        "__weakref__", "kept", "layer", "length", "number", "outputs", "packed", "record", "shared", "views",
+    )  # fmt: skip
 
     def __init__(self, record: BatchRecord, layer: Layer, length: int, outputs: int) -> None:
         self.record, self.layer, self.length, self.outputs = record, layer, length, outputs
+        self.number, self.views = record.passes, 1
+        self.packed = self.shared = False
         self.kept: Any = None
 
 
 class LayerReader(Protocol):
     """Makes signals of a layer's input and of its outputs' gradients."""
+
+    folds: bool
+    """Whether it can take several views of each example in one call."""
 
     def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor, output: Tensor) -> Any:
         """What is needed of a call when its gradient comes; None if it was not given a batch."""
@@ -69,6 +110,15 @@ class LayerReader(Protocol):
     def take(self, use: LayerUse, place: int, gradient: Tensor) -> None:
         """The gradient of the ``place``-th output came: note in ``use.record`` what it reveals."""
         ...
+
+
+class Switch:
+    """Whether hooks listen. A compiled graph watches it, and would not notice that hooks come or go."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = True
 
 
 class LayerHooks:
@@ -87,62 +137,99 @@ class LayerHooks:
         strict: bool = True,
     ) -> None:
         self.records, self.scaler = records, scaler
-        self.left_out: set[str] = set()
+        self.left_out: dict[str, str] = {}
         self.heard: set[str] = set()
+        self.compiled = self.split = False
         self._readers = {layer.name: reader for layer, reader in readers.items()}
         self._strict = strict
         self._looks_at_ids: dict[str, tuple[int, Any]] = {}
         self._model, self._layers = model, list(readers)
+        self._switch = Switch()
         self._handles: list[Any] = []
         self._parameter_handles: list[Any] = []
         self.attach()
 
     def attach(self) -> None:
         """Put the hooks on the model, if they are off."""
-        if self._handles:
-            return
-        self._handles = [self.records.watch(self._model)]
-        for layer in self._layers:
-            hook = _LayerHook(self, layer)
-            self._handles.append(layer.module.register_forward_hook(hook, with_kwargs=True))
+        self._switch.on = True
+        if not self._handles:
+            self._handles = self.records.watch(self._model)
+            for layer in self._layers:
+                hook = _LayerHook(self, layer, self._switch)
+                self._handles.append(layer.module.register_forward_hook(hook, with_kwargs=True))
         # Until a layer was heard, the parameters are asked too: gradients that reach them and no layer mean
         # that the hooks are in the wrong place, which must not pass in silence.
-        if not self.heard:
+        if not self.heard and not self._parameter_handles:
             self._parameter_handles = [
                 p.register_hook(self._reached) for p in self._model.parameters() if p.requires_grad
             ]
 
     def forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A layer was called."""
-        record = self.records.now
-        if self.records.ignoring or record is None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or _vmapped():
             return
-        start = time.thread_time()
-        first = _first_of(args, kwargs)
-        if first is not None and isinstance(layer.module, nn.Embedding):
-            self._look_for_positions(layer, first, record)
-        if layer.name in self.left_out:
-            return
-        record.used = True
         outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
-        if any(out.requires_grad for out in outputs):
-            use = LayerUse(
-                record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs)
-            )
-            if first is not None and use.length == record.size:
-                with torch.no_grad():
-                    use.kept = self._readers[layer.name].keep(args, kwargs, first, outputs[0])
-                use.length = 0 if use.kept is None else use.length
-            record.uses.append(weakref.ref(use))
+        if not any(out.requires_grad for out in outputs):
+            if self.records.now is not None and not self.records.ignoring and not self.records.replaying:
+                self.records.now.used = True
+            return
+        use = self.begun(layer, args, kwargs, outputs)
+        if use is not None:
             # Not a backward hook of the module: a tensor hook on the output sees the gradient before the
             # layer's own backward, whatever is done to that output in place afterwards, and the graph, which
             # owns the hook, is all that keeps the use alive: no gradient, no memory.
             for place, out in enumerate(outputs):
                 if out.requires_grad:
-                    out.register_hook(partial(self._backward, use, place))
-        self.records.seconds += time.thread_time() - start
+                    out.register_hook(partial(self.take_gradient, use, place))
 
-    def _backward(self, use: LayerUse, place: int, gradient: Tensor) -> None:
+    def begun(
+        self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Tensor]
+    ) -> LayerUse | None:
+        """Note a call whose output may get a gradient; None if it is no batch's."""
+        record = self.records.now
+        if self.records.ignoring:
+            if self.records.latest is not None:
+                self.records.latest.ignored = True
+            return None
+        if record is None or self.records.replaying:
+            return None
+        start = time.thread_time()
+        first = _first_of(args, kwargs)
+        if first is not None and isinstance(layer.module, nn.Embedding):
+            self._look_for_positions(layer, first, record)
+        if layer.name in self.left_out:
+            return None
+        record.used = True
+        use = LayerUse(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
+        self._keep(use, args, kwargs, first, outputs[0])
+        record.uses.append(weakref.ref(use))
+        self.records.seconds += time.thread_time() - start
+        return use
+
+    def _keep(
+        self, use: LayerUse, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor | None, out: Tensor
+    ) -> None:
+        """Let the layer's reader keep what it needs, if the layer was given the batch."""
+        record, reader = use.record, self._readers[use.layer.name]
+        use.packed = bool(args) and isinstance(args[0], PackedSequence)
+        if first is None or use.packed:
+            return
+        if use.length != record.size and reader.folds and not transformed():
+            use.views = views_of(first, record)
+        if use.length == use.views * record.size:
+            with torch.no_grad():
+                use.kept = reader.keep(args, kwargs, first, out)
+            use.length = 0 if use.kept is None else use.length
+        elif use.length == 1:
+            lookup = isinstance(use.layer.module, nn.Embedding)
+            use.shared = lookup or (not transformed() and self._is_buffer(first))
+
+    def _is_buffer(self, given: Tensor) -> bool:
+        place = given.untyped_storage().data_ptr()
+        return any(b.untyped_storage().data_ptr() == place for b in self._model.buffers())
+
+    def take_gradient(self, use: LayerUse, place: int, gradient: Tensor) -> None:
+        """The gradient of a layer's ``place``-th output came."""
         if self.records.ignoring:
             return
         start = time.thread_time()
@@ -150,12 +237,14 @@ class LayerHooks:
         if record.closed:
             self.records.warn_once(_TOO_LATE)
             return
-        if name in self.left_out:
+        if name in self.left_out or use.number in record.foreign:
             return
-        if not gradient.ndim or gradient.shape[0] != record.size or use.length != record.size:
-            self._leave_out(use.layer, use.length, tuple(gradient.shape), record.size)
+        rows, axis = use.views * record.size, batch_axis(use.layer, place)
+        if gradient.ndim <= axis or gradient.shape[axis] != rows or use.length != rows:
+            self._leave_out(use, tuple(gradient.shape))
             return
         record.heard = True
+        record.derived_again = record.derived_again or torch.is_grad_enabled()  # else off in a backward pass
         self.heard.add(name)
         if self._parameter_handles:
             self._forget_parameters()
@@ -165,17 +254,35 @@ class LayerHooks:
 
     def check_heard(self, record: BatchRecord) -> None:
         """Refuse a batch whose gradients came to parameters and to none of the layers, ever."""
-        if record.reached and not self.heard:
+        if record.reached and not self.heard and not record.ignored:
             raise ValueError(_NO_LAYER_HEARD)
 
     def coverage_of(self, layer: Layer, how: str) -> str:
         """How a layer's gradients are taken, unless none ever came, or none that belong to examples."""
         if layer.name in self.left_out:
-            return "left out: its first dimension is not the batch"
+            return self.left_out[layer.name]
         return "never heard" if self.records.any_settled and layer.name not in self.heard else how
+
+    def note(self) -> str:
+        """What a compiled model means for the hooks; nothing where it is not compiled."""
+        if not self.compiled:
+            return ""
+        how = "split at modules that are run again" if self.split else "one with our operators in it"
+        return f"; compiled: in observed epochs the graph is {how}, in others the plain one"
+
+    def pause(self) -> None:
+        """Listen no more until `attach`: take the hooks off, or off switch those that a graph was made with.
+
+        A compiled graph does not notice that hooks come or go. It notices the switch, and there are two
+        graphs: one that is split at the hooks, and a whole one for when they do not listen.
+        """
+        self._switch.on = False
+        if not self.compiled:
+            self.remove()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
+        self._switch.on = False
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -198,48 +305,168 @@ class LayerHooks:
             counts = counts and torch.equal(given, torch.arange(record.size).to(given))
             self._looks_at_ids[layer.name] = (looks + 1 if counts else 2), record
             if counts and looks:
-                self._leave_out(layer, record.size, tuple(given.shape), record.size)
+                self._leave_out(LayerUse(record, layer, record.size, 1), tuple(given.shape))
 
-    def _leave_out(self, layer: Layer, given: int, back: tuple[int, ...], size: int) -> None:
+    def _leave_out(self, use: LayerUse, back: tuple[int, ...]) -> None:
         """Take no more signals from a layer whose first dimension is not the batch; refuse it if strict."""
-        self.left_out.add(layer.name)
-        if self._strict or len(self.left_out) == len(self._readers):
+        layer = use.layer
+        self.left_out[layer.name] = "left out: its first dimension is not the batch"
+        if use.shared:
+            self.left_out[layer.name] = "left out: its input is shared by the batch"
+        if (self._strict and not use.shared) or len(self.left_out) == len(self._readers):
+            rows = "packed sequences" if use.packed else f"{use.length} rows"
             raise ValueError(
-                f"model.{layer.name} ({layer.kind}) was given {given} rows and got a gradient of shape "
-                f"{back}, but the batch has {size} examples, or its input is the same for all batches: the "
-                "batch must be the first dimension of every layer. Use batch_first=True; expand inputs that "
-                "are shared by the batch, such as positions, to one row per example; and put passes over "
-                "other data into `with loader.ignore():`"
+                f"model.{layer.name} ({layer.kind}) was given {rows} and got a gradient of shape {back}, but "
+                f"the batch has {use.record.size} examples, and must be the first dimension of every layer: "
+                f"{_not_the_batch(use, back)}"
             )
 
 
+def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
+    """Why a layer's rows are not the batch's examples, and what to do."""
+    length, size = use.length, use.record.size
+    if use.packed:
+        return (
+            "a packed sequence does not tell its examples apart. Pad the sequences instead, or use "
+            'signals="sketch" or "batch"'
+        )
+    if length <= 1 or length == size or (isinstance(use.layer.module, nn.Embedding) and len(back) == 2):
+        return (
+            "its input is the same for all examples. Expand inputs that are shared by the batch, such as "
+            'positions, to one row per example, or use signals="batch"'
+        )
+    if length > size and length % size == 0:
+        return (
+            f"there are {length // size} rows for each example, several views or positions, whose places are "
+            'not known. Use signals="batch", or call the model once for each view'
+        )
+    if size in back[1:]:
+        return "the batch comes later. Use batch_first=True, or transpose the input"
+    return (
+        "these are other rows. Use batch_first=True; expand inputs that are shared by the batch, such as "
+        "positions, to one row per example; put passes over other data into `with loader.ignore():`; or use "
+        'signals="batch"'
+    )
+
+
+def batch_axis(layer: Layer, place: int) -> int:
+    """Where the examples are in a layer's ``place``-th output: first, but second in a recurrent state."""
+    return int(layer.run_again and isinstance(layer.module, nn.RNNBase) and place > 0)
+
+
 class _LayerHook(WeakHook):
-    """After a layer ran."""
+    """After a layer ran.
 
-    def __init__(self, hooks: LayerHooks, layer: Layer) -> None:
+    The compiler follows `__call__`: it guards on the switch, so that there is one graph for observed epochs
+    and one for others. In the former, a layer's output goes through operators of ours that the compiler does
+    not look into, and the graph stays whole.
+    """
+
+    def __init__(self, hooks: LayerHooks, layer: Layer, switch: Switch) -> None:
         super().__init__(hooks)
-        self._layer = layer
+        self._layer, self._switch, self._number = layer, switch, compiled.register(self)
+        self._plain = not layer.run_again
 
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if not self._switch.on:
+            return None
+        if not torch.compiler.is_compiling():
+            if "torch._dynamo" in sys.modules:  # a frame that the compiler gave up may have called us
+                self._apart(args, kwargs, output, compiling=False)
+            else:
+                self.listen(args, kwargs, output)
+            return None
+        if self._plain and isinstance(output, Tensor):
+            first = _first_of(args, kwargs)
+            if first is None or not output.requires_grad:
+                return None
+            return compiled.heard(output, first, self._number)[0]
+        self._apart(args, kwargs, output, compiling=True)
+        return None
+
+    def listen(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Show the hooks' owner a call."""
         hooks = self.owner()
         if hooks is not None:
             hooks.forward(self._layer, args, kwargs, output)
 
+    def _listen_apart(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, compiling: bool
+    ) -> None:
+        hooks = self.owner()
+        if hooks is not None:
+            hooks.compiled = hooks.split = hooks.compiled or compiling
+            hooks.forward(self._layer, args, kwargs, output)
+
+    _apart = _not_compiled(_listen_apart)
+
+    def ran(self, given: Tensor, output: Tensor) -> LayerUse | None:
+        """A compiled graph called the layer; what it was given is the graph's to write over."""
+        hooks = self.owner()
+        if hooks is None or not self._switch.on:
+            return None
+        hooks.compiled = True
+        use: LayerUse | None = hooks.begun(self._layer, (given.clone(),), {}, [output])
+        return use
+
+    def returned(self, use: LayerUse, gradient: Tensor) -> None:
+        """The gradient of the output came."""
+        hooks = self.owner()
+        if hooks is not None:
+            hooks.take_gradient(use, 0, gradient.clone())
+
 
 class OptimizerSteps:
-    """Counts the steps of all optimizers: signs that training goes on, whether or not it is observed."""
+    """Counts the steps of all optimizers: signs that training goes on, whether or not it is observed.
 
-    def __init__(self) -> None:
+    With ``look_for_scaler``, warns once of a ``GradScaler`` that makes the steps of the ``model``.
+    """
+
+    def __init__(self, model: nn.Module, *, look_for_scaler: bool = False) -> None:
         self.count = 0
-        own = weakref.ref(self)
+        self.look_for_scaler = look_for_scaler
+        own, ours = weakref.ref(self), {id(p) for p in model.parameters()}
 
-        def stepped(*_: Any) -> None:
+        def stepped(optimizer: Any, *_: Any) -> None:
             steps = own()
             if steps is not None:
                 steps.count += 1
+                if steps.look_for_scaler and _called_by_a_scaler() and _holds_any(optimizer, ours):
+                    steps.look_for_scaler = False
+                    warnings.warn(_SCALED, UserWarning, stacklevel=2)
 
         handle = register_optimizer_step_post_hook(stepped)
         self.remove = weakref.finalize(self, handle.remove)
+
+
+def _holds_any(optimizer: Any, ours: set[int]) -> bool:
+    return any(id(p) in ours for group in optimizer.param_groups for p in group["params"])
+
+
+def _called_by_a_scaler() -> bool:
+    """Whether a ``GradScaler`` is among the callers: nothing else tells that a step is made by one."""
+    frame = sys._getframe(1)
+    for _ in range(24):
+        if frame.f_code is GradScaler.step.__code__:
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _vmapped() -> bool:
+    """Whether `torch.vmap` is at work, so that a layer sees one example without its dimension."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    active = retrieve_all_functorch_interpreters()
+    return any(each.key() == torch._C._functorch.TransformType.Vmap for each in active)
+
+
+def transformed() -> bool:
+    """Whether `torch.func` or a compiler is at work."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active or torch.compiler.is_compiling()
 
 
 def _first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,12 +26,19 @@ from wellorder.torch._batching import (
     NumberedDataset,
     RestOfEpoch,
 )
-from wellorder.torch._hooks import NOTHING_OBSERVED, OptimizerSteps, Scaler
+from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._saved_state import check_same, packed, unpacked
 from wellorder.torch._schedule import NextState, Observe, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
-from wellorder.torch._validation import check_knowledge, check_loader, check_model, check_policy_fits, opened
+from wellorder.torch._validation import (
+    check_knowledge,
+    check_loader,
+    check_model,
+    check_one_rank,
+    check_policy_fits,
+    opened,
+)
 
 KEPT = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
@@ -154,6 +162,7 @@ class OrderedLoader(DataLoader[Any]):
         self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
         self._schedule = schedule_of(observe, policy)
         self._records = BatchRecords()
+        self._records.drawn_elsewhere = partial(getattr, self._rest, "asked_elsewhere")
         self._source: Source | None = None
         if self.spec is not None and model is not None:
             strict = signals != "auto"
@@ -162,8 +171,12 @@ class OrderedLoader(DataLoader[Any]):
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
         self._next: NextState | None = None
-        self._optimizer_steps = None if self._source is None else OptimizerSteps()
-        self._heard, self._warned = 0, False
+        # The model only if gradients are looked at: otherwise it is none of ours to keep alive.
+        self._model = None if self._source is None else model
+        self._look_for_scaler = scaler is None
+        self._optimizer_steps: OptimizerSteps | None = None
+        self._heard, self._told_nothing_observed = 0, False
+        self._left_at_once = 0
         self._seen_in = -1
         self._clock, self._wall = 0.0, 0.0
         # Hooks must go when the loader goes, and the source may not know the loader: it would keep it alive.
@@ -207,7 +220,9 @@ class OrderedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
         self._clock = time.perf_counter()
         if self._step and not self._resumed:  # the last epoch was left early
+            self._warn_if_left_at_once()
             self._advance()
+        check_one_rank()
         data: Any = self.dataset
         if len(data) != self._batching.n:
             raise ValueError(
@@ -228,7 +243,7 @@ class OrderedLoader(DataLoader[Any]):
 
     def _plain_epoch(self, iteration: int) -> Iterator[Any]:
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
-        batches = iter(self._inner)  # workers are forked here, and should be before there is a thread
+        batches = self._drawn()  # workers are forked here, and should be before there is a thread
         if remembers(self.policy) and self._next is None:
             self._next = NextState(self.policy, self._observer.state)
         for _, batch in batches:
@@ -241,12 +256,12 @@ class OrderedLoader(DataLoader[Any]):
     def _observed_epoch(self, iteration: int) -> Iterator[Any]:
         grouped = self._batching.grouped
         # A parameter's gradient does not tell its batch: micro-batches are settled when the next is drawn.
-        for examples, batch in self._inner:
+        for examples, batch in self._drawn():
             self._check_turn(iteration)
             self._settle()
             self._step += 1
             units = self._owners[examples[:1] if grouped else examples]
-            self._records.open(len(examples), () if grouped else batch, step=self._step, units=units)
+            self._records.open(len(examples), batch, step=self._step, units=units, awaited=not grouped)
             try:
                 yield batch
             except GeneratorExit:  # the loop was left: what follows it is none of the batch's
@@ -254,7 +269,16 @@ class OrderedLoader(DataLoader[Any]):
                     self._records.pause()
                 raise
         if iteration == self._iteration:
+            self._left_at_once = 0
             self._advance()
+
+    def _drawn(self) -> Iterator[Any]:
+        """The epoch's batches with their examples' numbers."""
+        self._rest.asked_by_loader = True
+        try:
+            return iter(self._inner)
+        finally:
+            self._rest.asked_by_loader = False
 
     def _check_turn(self, iteration: int) -> None:
         if iteration != self._iteration:
@@ -290,8 +314,7 @@ class OrderedLoader(DataLoader[Any]):
         self._observer = unpacked(self.policy, mapping, like)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
-        if self._optimizer_steps is not None:  # steps from before belong to no epoch of this state
-            self._optimizer_steps.count = 0
+        self._count_anew()  # steps from before belong to no epoch of this state
         self._seen_in = int(mapping.get("seen_in", -1))
         self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
         self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
@@ -310,7 +333,7 @@ class OrderedLoader(DataLoader[Any]):
         observer, source = self._observer, self._source
         return Report(
             signals="none" if self.spec is None else describe(self.spec),
-            why=self._why,
+            why=self._why + ("" if source is None else source.note()),
             policy=describe(self.policy),
             units=self._batching.units,
             epoch=self.epoch,
@@ -397,9 +420,10 @@ class OrderedLoader(DataLoader[Any]):
             return
         if self.observing:
             self._source.attach()
-            self._optimizer_steps = self._optimizer_steps or OptimizerSteps()
+            if self._optimizer_steps is None and self._model is not None:
+                self._optimizer_steps = OptimizerSteps(self._model, look_for_scaler=self._look_for_scaler)
         else:
-            self._source.remove()
+            self._source.pause()
             if self._optimizer_steps is not None:
                 self._optimizer_steps.remove()
             self._optimizer_steps = None
@@ -407,13 +431,35 @@ class OrderedLoader(DataLoader[Any]):
     def _warn_if_nothing_observed(self) -> None:
         """Say so once if an epoch was trained and nothing of it was seen."""
         before, self._heard = self._heard, self._observer.observed + self._observer.not_finite
-        steps = self._optimizer_steps
-        if steps is None or not steps.count:
-            return
-        steps.count = 0
-        if self._heard == before and not self._warned:
-            self._warned = True
-            warnings.warn(NOTHING_OBSERVED, UserWarning, stacklevel=5)
+        steps = 0 if self._optimizer_steps is None else self._optimizer_steps.count
+        words = why_nothing_was_observed(self._records, steps) if self._heard == before else None
+        if self._left_at_once or self._records.warned:  # what comes of it was said, or will be
+            words = None
+        self._count_anew()
+        if words is not None and not self._told_nothing_observed:
+            self._told_nothing_observed = True
+            warnings.warn(words, UserWarning, stacklevel=5)
+
+    def _count_anew(self) -> None:
+        """Forget how often the model was run and the optimizers stepped."""
+        self._records.passes = self._records.transformed_passes = 0
+        if self._optimizer_steps is not None:
+            self._optimizer_steps.count = 0
+            self._look_for_scaler = self._optimizer_steps.look_for_scaler
+
+    def _warn_if_left_at_once(self) -> None:
+        """Say so if one epoch after the other is left at its first batch, before it is used."""
+        latest = self._records.open_records[-1:]
+        unused = bool(latest) and not (latest[0].used or latest[0].passes or latest[0].ignored)
+        self._left_at_once = self._left_at_once + 1 if unused and self._step == 1 < len(self) else 0
+        if self._left_at_once == 2:
+            warnings.warn(
+                "next(iter(loader)) opens a new epoch each time, and leaves it before its batch is used: "
+                "most examples are never visited and nothing is observed. Iterate with `for`, or keep the "
+                "iterator: batches = iter(loader), then next(batches) in each step",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _seconds(self) -> float:
         """Processor time spent on signals and the policy so far, in the training's thread."""

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
 from wellorder.torch._hooks import LayerUse
-from wellorder.torch._per_example.layers import Layer
+from wellorder.torch._per_example.layers import Layer, is_transposed_linear
 
 TALLER = 4
 """How much taller P is for sequences, whose positions are pooled."""
@@ -69,7 +69,7 @@ def sizes_of(module: Any, size: int, height: int, filters: int, *, pool: bool = 
     conv, lookup = isinstance(module, _ConvNd), isinstance(module, nn.Embedding)
     groups = module.groups if conv else 1
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
-    if lookup:
+    if lookup or is_transposed_linear(module):
         outputs, inputs = inputs, outputs
     pool = pool and not conv and not lookup
     best = TALLER * height if pool else best_height(size, height, 1 if lookup else inputs, outputs)
@@ -87,6 +87,11 @@ class Part(NamedTuple):
     right: Tensor
     scale: float = 1.0
 
+    def folded(self, views: int) -> Part:
+        """Several views of each example, one after the other, as so many more positions of it."""
+        left, right = (x.unflatten(0, (views, -1)).transpose(0, 1).flatten(1, 2) for x in self[1:3])
+        return self._replace(left=left, right=right)
+
 
 class LayerSketch:
     """Reads a layer for its rows: by one projection where it is given vectors, by another for sequences.
@@ -94,6 +99,8 @@ class LayerSketch:
     The input is projected at once, in the forward pass, and only Q a is kept until the gradient comes: inputs
     that somebody else lets go, as activation checkpointing does, are not held on to.
     """
+
+    folds = True
 
     def __init__(self, layer: Layer, single: Projection | Shared, sequence: Projection | Shared) -> None:
         self.latest = self._single = single
@@ -108,7 +115,8 @@ class LayerSketch:
     def take(self, use: LayerUse, _: int, gradient: Tensor) -> None:
         """Note Q a and P e; their product is made for the whole batch when it is settled."""
         projection, inward = use.kept
-        use.record.parts.append(projection.part(inward, gradient))
+        part = projection.part(inward, gradient)
+        use.record.parts.append(part if use.views == 1 else part.folded(use.views))
 
 
 class Projection:

@@ -15,7 +15,7 @@ from wellorder.torch._hooks import Scaler
 from wellorder.torch._per_example.exact import Exact, ExactSource
 from wellorder.torch._per_example.layers import survey
 from wellorder.torch._sketch import Sketch, SketchSource, modelled, sketchable
-from wellorder.torch._validation import is_compiled
+from wellorder.torch._validation import is_compiled, is_scripted
 
 Spec = Exact | Sketch | MicroBatch
 NAMES: dict[str, Spec] = {"exact": Exact(), "sketch": Sketch(), "batch": MicroBatch()}
@@ -40,8 +40,16 @@ class Source(Protocol):
         """Put the hooks on the model, if they are off."""
         ...
 
+    def pause(self) -> None:
+        """Take no signals until the hooks are attached again."""
+        ...
+
     def remove(self) -> None:
         """Take the hooks off the model."""
+        ...
+
+    def note(self) -> str:
+        """What there is to say about the model, to be put behind the reason for the choice."""
         ...
 
 
@@ -94,7 +102,11 @@ def _choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: 
         return Choice(
             MicroBatch(), "hooks inside a compiled model are not called; gradients of micro-batches are"
         )
+    if is_scripted(model):
+        return Choice(MicroBatch(), "a scripted model takes no hooks; its parameters do")
     layers = sketchable(survey(model, inside=True))
+    if not layers and any(p.is_complex() for p in model.parameters()):
+        return Choice(MicroBatch(), "there is no sketch of complex layers")
     if not layers:
         if keeps_of(policy) is Keeps.ROWS:
             why = f"no layer can be sketched, and {type(policy).__name__} keeps rows"
@@ -127,6 +139,11 @@ def watch(
         raise ValueError(
             f"signals={type(spec).__name__} needs hooks, which a compiled model does not call; "
             'pass the model from before torch.compile to ordered(...), or use signals="batch"'
+        )
+    if not isinstance(spec, MicroBatch) and is_scripted(model):
+        raise ValueError(
+            f"signals={type(spec).__name__} needs hooks, which a scripted or traced model does not take; "
+            'pass the model from before torch.jit, or use signals="batch"'
         )
     if isinstance(spec, Exact):
         if keeps_of(policy) is Keeps.ROWS:

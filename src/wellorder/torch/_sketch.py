@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import LayerHooks, Scaler
-from wellorder.torch._per_example.layers import CONVS, Layer, survey
+from wellorder.torch._per_example.layers import CONVS, Layer, is_transposed_linear, survey
 from wellorder.torch._projection import LayerSketch, Projection, Shared, Sizes, rows_of, sizes_of
 
 
@@ -113,9 +113,17 @@ class SketchSource:
         """Put the hooks on the model, if they are off."""
         self.hooks.attach()
 
+    def pause(self) -> None:
+        """Take no signals until the hooks are attached again."""
+        self.hooks.pause()
+
     def remove(self) -> None:
         """Take the hooks off the model."""
         self.hooks.remove()
+
+    def note(self) -> str:
+        """What there is to say about the model."""
+        return self.hooks.note()
 
     def _map(self, layer: Layer, *, pool: bool) -> Projection | Shared:
         """A layer's projections, for a sequence (``pool``) or for single vectors."""
@@ -180,6 +188,13 @@ def sizes_for(spec: Sketch, layer: Layer, *, pool: bool = False) -> Sizes:
 
 
 def sketchable(layers: list[Layer]) -> list[Layer]:
-    """Layers with a weight that is trained and a rule to sketch it."""
+    """Layers with a weight that is trained and a rule to sketch it; complex ones have none."""
     kinds = (nn.Linear, nn.Embedding, *CONVS)
-    return [x for x in layers if not x.run_again and isinstance(x.module, kinds) and "weight" in x.parameters]
+    return [
+        x
+        for x in layers
+        if (isinstance(x.module, kinds) or is_transposed_linear(x.module))
+        and not x.run_again
+        and "weight" in x.parameters
+        and not x.parameters["weight"].is_complex()
+    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Any
 
-from torch import nn
+import torch
+from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from wellorder._order import Needs, Policy, remembers
@@ -41,8 +42,22 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             f"loader={type(loader).__name__} has its own __iter__, which would not be called; change batches "
             "in collate_fn, or in the training loop"
         )
+    check_one_rank()
     _check_sampler(loader.sampler, len(loader.dataset))
     return loader
+
+
+def check_one_rank() -> None:
+    """Refuse to run in several processes, each of which would visit all examples."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    ranks = distributed.get_world_size()
+    if ranks > 1:
+        raise ValueError(
+            f"torch.distributed has {ranks} ranks, and each would get the same batches: an ordered loader "
+            "does not shard its data over ranks yet. Use DistributedSampler with a plain DataLoader, or "
+            "train in one process"
+        )
 
 
 def _check_sampler(sampler: Any, n: int) -> None:
@@ -60,6 +75,12 @@ def check_model(model: Any) -> nn.Module:
     """Take a module with something to train."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={type(model).__name__}: pass the torch.nn.Module that is trained")
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.UninitializedParameter):
+            raise ValueError(
+                f"model.{name} has no shape yet (a lazy module); run the model once on a batch, under "
+                "torch.no_grad(), before ordered(...)"
+            )
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(
             f"model={type(model).__name__} has no trainable parameters, so there is no gradient to order by; "
@@ -71,6 +92,8 @@ def check_model(model: Any) -> nn.Module:
 def check_policy_fits(policy: Policy[Any]) -> None:
     """Refuse policies that want every unit's gradient before the epoch: a loader cannot compute the loss."""
     needs = getattr(policy, "needs", None)
+    if isinstance(policy, type):
+        raise ValueError(f"policy={policy.__name__} is a class; pass an object: {policy.__name__}()")
     if not isinstance(needs, Needs):
         raise ValueError(f"policy={policy!r}: pass a wellorder policy, e.g. wellorder.PairGraB()")
     if needs.at_start(0) or needs.at_start(1):
@@ -99,6 +122,11 @@ def opened(policy: Policy[Any], units: int, seed: int, rows: Any) -> Any:
         return policy.init(units, seed=seed)
     rule: Any = policy  # that it takes rows was checked
     return rule.init(units, seed=seed, rows=rows)
+
+
+def is_scripted(model: nn.Module) -> bool:
+    """Whether a part of the model is made by ``torch.jit``: such modules take no hooks."""
+    return any(isinstance(inner, torch.jit.ScriptModule) for inner in model.modules())
 
 
 def is_compiled(model: nn.Module) -> bool:

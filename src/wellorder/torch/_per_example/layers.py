@@ -71,7 +71,27 @@ def has_rule(module: nn.Module) -> bool:
         return False
     if isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
         return False
+    # A weight that is no parameter is made anew before each call, as torch.nn.utils.weight_norm does it.
+    if isinstance(getattr(module, "weight", None), Tensor) and "weight" not in module._parameters:
+        return False
+    if is_transposed_linear(module):
+        return True
     return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in PLAIN)
+
+
+def is_transposed_linear(module: nn.Module) -> bool:
+    """Whether it is GPT-2's linear layer, ``transformers.pytorch_utils.Conv1D``: x W + b, W is (i, o)."""
+    if type(module).__name__ != "Conv1D" or isinstance(module, nn.Linear | _ConvNd):
+        return False
+    weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+    outputs = getattr(module, "nf", None)
+    return (
+        weight is not None
+        and bias is not None
+        and weight.ndim == 2
+        and weight.shape[1] == outputs == len(bias)
+        and set(module._parameters) == {"weight", "bias"}
+    )
 
 
 def factors(module: Any, given: Tensor, gradient: Tensor, kind: torch.dtype) -> Iterator[tuple[str, Factor]]:
@@ -95,6 +115,8 @@ def _of_weight(module: Any, a: Tensor, e: Tensor, kind: torch.dtype) -> Outer | 
     """Per-example gradients of a linear layer's or a convolution's weight."""
     if isinstance(module, nn.Linear):
         return Outer(_positions(e), _positions(a), kind)
+    if is_transposed_linear(module):
+        return Outer(_positions(a), _positions(e), kind)
     return _convolution(module, a, e, kind)
 
 
@@ -104,7 +126,7 @@ def _of_bias(module: Any, e: Tensor, kind: torch.dtype) -> Tensor:
         return e.to(kind)
     return (
         e.flatten(1, -2).sum(1, dtype=kind)
-        if isinstance(module, nn.Linear)
+        if isinstance(module, nn.Linear) or is_transposed_linear(module)
         else e.flatten(2).sum(2, dtype=kind)
     )
 
