@@ -49,7 +49,7 @@ from wellorder.policies import (
     WithReplacement,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Arbitrary",
