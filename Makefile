@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TESTS  ?=
+# Two workers on two cores: threads of the linear algebra libraries would only wait for each other.
+ALONE  := OMP_NUM_THREADS=1
 
 .PHONY: demo test test-all lint bench docs packages clean help
 
@@ -20,10 +22,11 @@ demo: $(READY)  ## the main job: compare orders on handwritten digits (about a m
 	$(BIN)/python -m wellorder compare --task digits --seeds 10
 
 test: $(READY)  ## the fast tests and every doctest (under five minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(TESTS)
+	$(ALONE) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(TESTS)
 
-test-all: $(READY)  ## the slow tests: real components, long runs
-	$(BIN)/python -m pytest -m slow $(TESTS)
+test-all: $(READY)  ## the slow tests: real components, long runs, and planted mistakes, which need not wait for each other
+	$(if $(TESTS),,$(ALONE) $(BIN)/python -m pytest -n 2 -m slow -k "mutations" tests)
+	$(ALONE) $(BIN)/python -m pytest -m slow $(if $(TESTS),$(TESTS),-k "not mutations")
 
 lint: $(READY)  ## style, types, and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
