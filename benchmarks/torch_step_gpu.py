@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, ResNet, mlp
+from torch_run import Folded
 
-from wellorder import Herding, PairGraB
-from wellorder.experiments._tasks.networks import Gather, Places
+from wellorder import PairGraB, Steering
+from wellorder.experiments._tasks.networks import Gather
 from wellorder.torch import ordered
 
 CASES: dict[str, tuple[Any, int, Any, torch.dtype]] = {
@@ -59,7 +60,7 @@ class Trainer:
         rows = Folded(n, len(x))
         loader: Any = DataLoader(rows, self.batch, shuffle=True, collate_fn=Gather(x, y))
         if signals:
-            policy = PairGraB() if signals == "exact" else Herding()
+            policy = PairGraB() if signals == "exact" else Steering()
             loader = ordered(loader, self.model, policy, signals=signals)
         self.loader, self._batches, self.host = loader, iter(loader), list[float]()
 
@@ -89,17 +90,6 @@ class Trainer:
         self.host.append(1e3 * (time.perf_counter() - before) / steps)
         torch.cuda.synchronize()
         return start.elapsed_time(end) / steps
-
-
-class Folded(Places):
-    """More examples than are held: example i shows row i modulo their number."""
-
-    def __init__(self, n: int, held: int) -> None:
-        super().__init__(n)
-        self.held = held
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return (np.array(indices) % self.held).tolist()
 
 
 def measure(case: str, kinds: list[str | None], blocks: int) -> None:
