@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 
 from wellorder import features, order_error
@@ -54,11 +53,12 @@ def test_many_classes_share_numbers_and_still_spread_evenly():
 
 
 def test_arrays_tensors_and_sparse_matrices_give_the_same_rows():
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is no dependency")
     x, y = data(dim=(20,))
     x[x < 0.5] = 0
     plain = features(x, y)
     np.testing.assert_allclose(features(torch.from_numpy(x), torch.from_numpy(y)), plain, atol=1e-5)
-    np.testing.assert_allclose(features(scipy.sparse.csr_matrix(x), y), plain, atol=1e-5)
+    np.testing.assert_allclose(features(sparse.csr_matrix(x), y), plain, atol=1e-5)
     half = features(torch.from_numpy(x).bfloat16(), y)
     assert np.corrcoef(half.ravel(), plain.ravel())[0, 1] > 0.99
 
