@@ -15,7 +15,7 @@ help:           ## show this list
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "wellorder needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,flower,experiments,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,flower,experiments,dev,docs,frameworks]'
 	@touch $@
 
 demo: $(READY)  ## the main job: compare orders on handwritten digits (about a minute), and write a report
