@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-EXAMPLES, SHARDS, WINDOW, REPEATS = 100_000, 100, 1000, 1
+EXAMPLES, SHARDS, WINDOW, REPEATS = 100_000, 100, 1000, 3
 SHAPE = (28, 28)
 
 
@@ -119,10 +119,10 @@ def main() -> None:
         write(folder)
         tars = sorted(map(str, folder.glob("*.tar")))
         began = time.process_time()
-        survey(tars, read_tar, path=folder / "tar.npz", threads=1)
+        survey(tars, read_tar, path=folder / "tar.npz", threads=1, progress=False)
         print(f"survey of the tars: {time.process_time() - began:.1f} s of the processor", flush=True)
         groups, read = row_groups(sorted(folder.glob("*.parquet")))
-        survey(groups, read, xy=columns, path=folder / "parquet.npz", threads=1)
+        survey(groups, read, xy=columns, path=folder / "parquet.npz", threads=1, progress=False)
         found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         for _ in range(REPEATS):
@@ -132,6 +132,7 @@ def main() -> None:
                 if done.returncode:
                     sys.exit(done.stderr)
                 found[way].append(json.loads(done.stdout.splitlines()[-1]))
+                print(f"{way}: {found[way][-1]['cpu']:.1f} s of the processor", flush=True)
     base = dict.fromkeys(("tar", "parquet"), 0.0)
     for way, runs in found.items():
         cpu, wall = (float(np.median([run[name] for run in runs])) for name in ("cpu", "seconds"))
@@ -139,8 +140,8 @@ def main() -> None:
         base[kind] = base[kind] or cpu
         print(
             f"{way:34} {runs[0]['examples']:,.0f} examples, {EXAMPLES / cpu:9,.0f} a second of the processor "
-            f"({base[kind] / cpu:.2f} of shuffle's), {1e6 * cpu / EXAMPLES:5.1f} us each, {wall:5.1f} s wall, "
-            f"{max(run['MiB'] for run in runs):4.0f} MiB more"
+            f"({base[kind] / cpu:.2f} of shuffle's), {1e6 * cpu / EXAMPLES:5.1f} us each, {wall:.1f} s wall, "
+            f"{max(run['MiB'] for run in runs):.0f} MiB more"
         )
 
 

@@ -221,7 +221,7 @@ def _label(y: Any) -> Label:
         return y
     if y is None:
         return ""
-    if hasattr(y, "item") and np.prod(y.shape) == 1:  # a number of NumPy's or torch's
+    if isinstance(y, np.generic) or (hasattr(y, "item") and np.prod(y.shape) == 1):
         y = y.item()
     if isinstance(y, bytes):
         y = y.decode("utf-8", "replace")

@@ -21,6 +21,8 @@ PLACES = 40
 """Bits of an example's number that tell its place in the shard; those above tell the piece."""
 
 Ints = npt.NDArray[np.int64]
+Block = tuple[int, list[Any]]
+"""The number of the first of some examples that follow each other, and the examples."""
 
 
 class ShardStream:
@@ -55,7 +57,7 @@ class ShardStream:
         self.emitted = 0
         self._next = (0, 0)
         """The piece and the place that are read next."""
-        self._reader: Iterator[tuple[int, Any]] | None = None
+        self._reader: Iterator[Block] | None = None
         self._again: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -75,20 +77,19 @@ class ShardStream:
     def _refill(self) -> bool:
         """Read some more; whether anything leaves, now or later."""
         if self._reader is None:
-            self._reader = self._examples(*self._next)
-        block = list(itertools.islice(self._reader, AT_ONCE))
+            self._reader = self._blocks(*self._next)
+        number, block = next(self._reader, (len(self.pieces) << PLACES, []))
+        following = number + len(block)
+        self._next = (following >> PLACES, following & ((1 << PLACES) - 1))
         if block:
-            numbers = np.array([number for number, _ in block], np.int64)
-            self._next = (int(numbers[-1]) >> PLACES, (int(numbers[-1]) & ((1 << PLACES) - 1)) + 1)
-            self._leaving = self._buffer.push([example for _, example in block], numbers)
+            self._leaving = self._buffer.push(block, np.arange(number, following))
         else:
-            self._next = (len(self.pieces), 0)
             self._leaving = self._buffer.drain()
         self._given = 0
         return bool(block or self._leaving)
 
-    def _examples(self, first: int, place: int) -> Iterator[tuple[int, Any]]:
-        """The examples of all pieces from one on, with their numbers."""
+    def _blocks(self, first: int, place: int) -> Iterator[Block]:
+        """The examples of all pieces from one on."""
         for at in range(first, len(self.pieces)):
             try:
                 yield from self._piece(at, place)
@@ -98,26 +99,31 @@ class ShardStream:
                 warnings.warn(f"the rest was skipped of {error}", UserWarning, stacklevel=2)
             place = 0
 
-    def _piece(self, at: int, place: int) -> Iterator[tuple[int, Any]]:
-        """The examples of a piece from a place on, with their numbers."""
+    def _piece(self, at: int, place: int) -> Iterator[Block]:
+        """The examples of a piece from a place on; what was read before an error is given out before it."""
         shard, start, stop = self.pieces[at]
-        base = (at << PLACES) - start
-        here = 0
         examples = reading(self._shards[shard], self._read)
-        for here, example in enumerate(examples, 1):
-            number = base + here - 1
-            if here <= start:
-                continue
-            if stop >= 0 and here > stop:
-                if stop == self._sizes[shard]:
-                    raise self._changed(shard, "more")
-                return
-            if number - (at << PLACES) >= place:
-                yield number, example
-            if here == stop < self._sizes[shard]:
-                return
+        here = sum(1 for _ in itertools.islice(examples, start + place))
+        while stop < 0 or here < stop:
+            wanted = AT_ONCE if stop < 0 else min(AT_ONCE, stop - here)
+            block: list[Any] = []
+            error = None
+            try:
+                for example in itertools.islice(examples, wanted):
+                    block.append(example)  # noqa: PERF402 (an error leaves what was read before it)
+            except ShardError as told:
+                error = told
+            if block:
+                yield (at << PLACES) + here - start, block
+            here += len(block)
+            if error is not None:
+                raise error
+            if len(block) < wanted:
+                break
         if here < stop:
             raise self._changed(shard, f"{here}")
+        if stop == self._sizes[shard] and next(examples, self) is not self:
+            raise self._changed(shard, "more")
 
     def _changed(self, shard: int, count: str) -> ShardError:
         counted = int(self._sizes[shard])
@@ -137,9 +143,9 @@ class ShardStream:
     def _round_and_round(self) -> Iterator[Any]:
         while True:
             some = False
-            for _, example in self._examples(0, 0):
+            for _, block in self._blocks(0, 0):
                 some = True
-                yield example
+                yield from block
             if not some:
                 names = ", ".join(repr(name_of(self._shards[piece.shard])) for piece in self.pieces[:3])
                 raise ShardError(names, "nothing of this worker's share can be read")
@@ -201,12 +207,12 @@ class ShardStream:
 
     def _gather(self, at: int, wanted: set[int]) -> None:
         """Read the wanted examples of a piece that was read before."""
-        last = max(wanted) & ((1 << PLACES) - 1)
+        last = max(wanted)
         try:
-            for number, example in self._piece(at, 0):
-                if number in wanted:
-                    self._buffer.waiting[number] = example
-                if number & ((1 << PLACES) - 1) >= last:
+            for number, block in self._piece(at, 0):
+                found = {n: example for n, example in enumerate(block, number) if n in wanted}
+                self._buffer.waiting.update(found)
+                if number + len(block) > last:
                     return
         except ShardError as error:
             if self._failed == "raise":
