@@ -17,6 +17,7 @@ SMALL = {
     "features_sklearn.py": ["--epochs", "2", "--seeds", "2", "needs:sklearn"],
     "ordered_loop.py": ["--epochs", "2", "--seeds", "1", "needs:torch", "needs:sklearn"],
     "quadratics.py": ["--epochs", "2", "--seeds", "2", "--out", "{out}/quadratics.png", "needs:matplotlib"],
+    "shards.py": ["--files", "20", "--examples", "20", "--window", "80", "--seeds", "1"],
     "torch_cnn.py": ["--epochs", "1", "--examples", "96", "needs:torch"],
     "torch_lm.py": ["--epochs", "1", "--sequences", "64", "needs:torch"],
     "torch_mlp.py": ["--epochs", "2", "--examples", "200", "--out", "{out}/run.pt", "needs:torch"],

@@ -51,6 +51,8 @@ class ShardedDataset(IterableDataset[Any]):
         What it returned.
     row
         The survey's row function, if it is not in the survey (one of your own, after `Survey.load`).
+    steer_by
+        Another survey, whose rows steer in the window, if those of ``survey`` are dear (a `probe`'s).
     window, candidates
         How many examples wait in each worker to be chosen from, and how many are looked at for a choice.
     seed
@@ -87,6 +89,7 @@ class ShardedDataset(IterableDataset[Any]):
         *,
         survey: Survey,
         row: Callable[[Any], Any] | None = None,
+        steer_by: Survey | None = None,
         window: int = 1024,
         candidates: int = 16,
         seed: int = 0,
@@ -102,7 +105,10 @@ class ShardedDataset(IterableDataset[Any]):
             raise ValueError(f"read={read!r}: pass a function from a shard to its examples")
         self.shards, self.read, self.survey = listed(shards), read, survey
         survey.check(self.shards)
-        self.row = survey.row if row is None else row
+        by = survey if steer_by is None else steer_by
+        if not isinstance(by, Survey):
+            raise ValueError(f"steer_by={type(by).__name__}: pass what wellorder.shards.survey returned")
+        self.mean, self.row = by.mean, by.row if row is None else row
         if not callable(self.row):
             raise ValueError(
                 f"row={self.row!r}: the survey was made with a row function of your own, which is not saved; "
@@ -180,7 +186,7 @@ class ShardedDataset(IterableDataset[Any]):
     def steered(self, examples: Iterable[Any]) -> Iterator[Any]:
         """The examples that a pipeline made of `urls`, steered in a window: a stage in place of a shuffle."""
         row: Any = self.row
-        epoch, mean = max(self.epoch - 1, 0), self.survey.mean
+        epoch, mean = max(self.epoch - 1, 0), self.mean
         return balanced_stream(
             examples,
             row,
@@ -208,7 +214,7 @@ class ShardedDataset(IterableDataset[Any]):
             self.read,
             every[rank * workers + turn],
             self.row,  # type: ignore[arg-type]
-            self.survey.mean,
+            self.mean,
             sizes=self.survey.sizes,
             window=self.window,
             candidates=self.candidates,
