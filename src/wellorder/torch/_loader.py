@@ -670,7 +670,9 @@ class Report:
             f"order error  {errors}",
         ]
         if self.ranks > 1:
-            lines.append(f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here")
+            lines.append(
+                f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
+            )
         if self.coverage:
             width = max(map(len, self.coverage))
             lines += ["parameters", *(f"  {name:<{width}}  {how}" for name, how in self.coverage.items())]
