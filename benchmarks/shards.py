@@ -16,8 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder._measure import error_vs_shuffle
 from wellorder.federated import dirichlet, iid, label_shards
+from wellorder.shards import Survey, ordered_shards, survey
 
 EPOCHS = (1, 2, 3, 5, 10)
 WINDOW = 1000
@@ -64,7 +65,7 @@ class Run:
     seed: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """Examples on the device, their rows and owners on the host; images with labels, or texts without."""
 
@@ -72,9 +73,11 @@ class Data:
     y: Tensor | None
     test_x: Tensor
     test_y: Tensor | None
-    rows: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
+    rows: np.ndarray
+    labels: np.ndarray
     classes: int
+    inputs: np.ndarray | None = None
+    """What a survey sees of the examples, on the host; None where rows are given."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -112,9 +115,9 @@ def images(name: str, options: argparse.Namespace) -> Data:
     )
     labels = found.train_labels[kept]
     rows = features(functional.adaptive_avg_pool2d(x, 8), labels)
-    y, test_y = torch.tensor(labels), torch.tensor(found.test_labels)
+    y, test_y, inputs = torch.tensor(labels), torch.tensor(found.test_labels), x.numpy()
     x, y, test, test_y = (part.to(options.device) for part in (x, y, test, test_y))
-    return Data(x, y, test, test_y, rows, labels, found.classes)
+    return Data(x, y, test, test_y, rows, labels, found.classes, inputs)
 
 
 def shakespeare(options: argparse.Namespace, length: int = 64) -> Data:
@@ -148,22 +151,46 @@ def shakespeare(options: argparse.Namespace, length: int = 64) -> Data:
     return Data(x, None, test_x, None, features(counts, y=False, progress=False), owner[kept], len(alphabet))
 
 
-def stored(data: Data, how: str, count: int, seed: int) -> list[np.ndarray]:
-    """The examples of each shard, as they lie there."""
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Shards with the examples of each as they lie there, and what the library's survey says of them."""
+
+    data: Data
+    shards: list[np.ndarray]
+
+    @cached_property
+    def survey(self) -> Survey:
+        if self.data.inputs is None:
+            return survey(range(len(self.shards)), self.shards.__getitem__, row=self.data.rows.__getitem__)
+        return survey(range(len(self.shards)), lambda shard: self.pairs(self.shards[shard]))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The survey's row of every example: made once, where a stream would make them as it goes."""
+        if self.data.inputs is None:
+            return self.data.rows
+        return self.survey.row.many(self.pairs(np.arange(len(self.data.labels))))
+
+    def pairs(self, units: np.ndarray) -> list[tuple[np.ndarray, int]]:
+        return list(zip(self.data.inputs[units], self.data.labels[units].tolist(), strict=True))
+
+
+def stored(data: Data, how: str, count: int, seed: int) -> Stored:
+    """The data cut into shards."""
     labels = data.labels
     if how == "Dirichlet .3":
         parts = dirichlet(labels, count, 0.3, seed=seed)
-    elif how == "at random":
-        parts = iid(labels, count, seed=seed)
+    elif how == "by class":
+        parts = label_shards(labels, count)
     elif how == "half by class":  # of every shard, one half is of a class and the other of all
         mixed = rng(seed, 0, "half").permutation(len(labels))
-        half = np.sort(mixed[: len(mixed) // 2]), mixed[len(mixed) // 2 :]
-        sorted_half = half[0][label_shards(labels[half[0]], count).examples]
-        pieces = zip(np.array_split(sorted_half, count), np.array_split(half[1], count), strict=True)
-        return [np.concatenate(pair) for pair in pieces]
+        first, second = np.sort(mixed[: len(mixed) // 2]), mixed[len(mixed) // 2 :]
+        first = first[label_shards(labels[first], count).examples]
+        halves = zip(np.array_split(first, count), np.array_split(second, count), strict=True)
+        return Stored(data, [np.concatenate(pair) for pair in halves])
     else:
-        parts = label_shards(labels, count)
-    return [parts.of(i) for i in range(count)]
+        parts = iid(labels, count, seed=seed)
+    return Stored(data, [parts.of(i) for i in range(count)])
 
 
 def shuffle_buffer(stream: np.ndarray, size: int, draw: np.random.Generator) -> np.ndarray:
@@ -188,36 +215,24 @@ def corgipile(shards: list[np.ndarray], size: int, draw: np.random.Generator) ->
     return np.concatenate([*out, *([draw.permutation(np.concatenate(held))] if held else [])])
 
 
-def order_of(method: str, data: Data, shards: list[np.ndarray], seed: int, epoch: int) -> np.ndarray:
+def order_of(method: str, store: Stored, seed: int, epoch: int) -> np.ndarray:
     """One epoch's order of the examples."""
-    draw = rng(seed, epoch, "benchmark")
+    draw, rows, shards = rng(seed, epoch, "benchmark"), store.data.rows, store.shards
     if method == "full shuffle":
-        return draw.permutation(len(data.rows))
+        return draw.permutation(len(rows))
     if method == "CorgiPile":
         return corgipile(shards, WINDOW, draw)
-    mean = None
+    mean, visits = None, draw.permutation(len(shards))
     if method == "ours":
-        mean = data.rows.mean(axis=0, dtype=np.float64)
-        sums = np.stack([data.rows[s].sum(axis=0, dtype=np.float64) - len(s) * mean for s in shards])
-        visits = greedy(sums, draw)
-    else:
-        visits = draw.permutation(len(shards))
+        rows, mean = store.rows, store.survey.mean
+        visits = ordered_shards(store.survey, seed=seed, epoch=epoch)
     stream = np.concatenate([shards[at] for at in visits])
     if method == "shuffle buffer":
         return shuffle_buffer(stream, WINDOW, draw)
     steered = balanced_stream(
-        stream.tolist(), data.rows.__getitem__, window=WINDOW, seed=seed, epoch=epoch, mean=mean
+        stream.tolist(), rows.__getitem__, window=WINDOW, seed=seed, epoch=epoch, mean=mean
     )
     return np.fromiter(steered, np.int64, len(stream))
-
-
-def greedy(sums, draw):
-    left, total, out = list(draw.permutation(len(sums))), np.zeros(sums.shape[1]), []
-    for _ in range(len(sums)):
-        best = np.argmin(((sums[left] + total) ** 2).sum(1))
-        out.append(left.pop(best))
-        total += sums[out[-1]]
-    return np.array(out)
 
 
 class Training:
@@ -225,11 +240,11 @@ class Training:
 
     def __init__(self, run: Run, options: argparse.Namespace) -> None:
         self.run, self.data, self.batch = run, data_of(run.data, options), options.batch
-        self.shards = shards_of(run.data, run.stored, run.seed, options)
+        store = store_of(run.data, run.stored, run.seed, options)
+        if run.method == "ours":
+            _ = store.rows  # the survey is made once, whatever the number of epochs
         start = time.perf_counter()
-        orders = [
-            order_of(run.method, self.data, self.shards, run.seed, epoch) for epoch in range(options.epochs)
-        ]
+        orders = [order_of(run.method, store, run.seed, epoch) for epoch in range(options.epochs)]
         self.seconds = time.perf_counter() - start
         self.order_error = error_vs_shuffle(self.data.rows, orders[0], every=self.batch)
         self.steps = len(orders[0]) // self.batch
@@ -284,7 +299,7 @@ class Training:
         scores = [[round(float(v), 4) for v in epoch] for epoch in self.scores]
         measure = "test loss" if self.data.y is None else "test accuracy"
         return {
-            **asdict(self.run), "examples": len(self.data.rows), "shards": len(self.shards),
+            **asdict(self.run), "examples": len(self.data.rows), "shards": options.shards,
             "measure": measure, "epochs": [e for e in EPOCHS if e <= options.epochs], "scores": scores,
             "order_error": round(self.order_error, 3), "orders_s": round(self.seconds / options.epochs, 3),
         }  # fmt: skip
@@ -310,20 +325,23 @@ def train(together: list[Training], options: argparse.Namespace) -> None:
 
 
 @cache
-def _data(name: str, options: tuple[tuple[str, Any], ...]) -> Data:
-    given = argparse.Namespace(**dict(options))
+def _data(name: str, folder: str, own_files: bool, examples: int, device: str) -> Data:
+    given = argparse.Namespace(data=folder, own_files=own_files, examples=examples, device=device)
     return shakespeare(given) if name == "shakespeare" else images(name, given)
 
 
 def data_of(name: str, options: argparse.Namespace) -> Data:
     """A data set, loaded once a process."""
-    return _data(
-        name, tuple((key, getattr(options, key)) for key in ("data", "own_files", "examples", "device"))
-    )
+    return _data(name, options.data, options.own_files, options.examples, options.device)
 
 
-def shards_of(name: str, how: str, seed: int, options: argparse.Namespace) -> list[np.ndarray]:
-    return stored(data_of(name, options), how if how != "any" else "at random", options.shards, seed)
+@lru_cache(maxsize=8)
+def _store(data: Data, how: str, count: int, seed: int) -> Stored:
+    return stored(data, how, count, seed)
+
+
+def store_of(name: str, how: str, seed: int, options: argparse.Namespace) -> Stored:
+    return _store(data_of(name, options), how, options.shards, seed)
 
 
 def runs_of(options: argparse.Namespace) -> list[Run]:
@@ -334,9 +352,9 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     ):
         if (name == "shakespeare") != (model == "LM") or (model == "LM") != (optimizer == "AdamW 1e-3"):
             continue
-        kinds = ("by class", "at random") if name == "shakespeare" else STORED
-        runs.append(Run(name, model, optimizer, "any", METHODS[0], seed))
-        runs += [Run(name, model, optimizer, how, method, seed) for how in kinds for method in METHODS[1:]]
+        kinds = [how for how in options.stored if name != "shakespeare" or how in ("by class", "at random")]
+        pairs = [("any", METHODS[0]), *product(kinds, METHODS[1:])]
+        runs += [Run(name, model, optimizer, *pair, seed) for pair in pairs if pair[1] in options.methods]
     return runs
 
 
@@ -426,6 +444,8 @@ def main() -> None:
                         choices=["cifar10", "cifar100", "fashion_mnist", "shakespeare"])  # fmt: skip
     parser.add_argument("--models", nargs="+", default=["CNN", "ResNet", "LM"], choices=list(MODELS))
     parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
+    parser.add_argument("--stored", nargs="+", default=list(STORED), choices=list(STORED))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=max(EPOCHS))
     parser.add_argument("--examples", type=int, default=25_000)
