@@ -82,7 +82,7 @@ def steer(
 
 
 @jit
-def _draw(draws):  # type: ignore[no-untyped-def]
+def draw(draws):  # type: ignore[no-untyped-def]
     """The next 64 random bits (splitmix64): one state, no memory, the same on every machine."""
     draws[0] += np.uint64(0x9E3779B97F4A7C15)
     x = draws[0]
@@ -96,7 +96,7 @@ def _choose(filled, candidates, draws, rows, scales, near):  # type: ignore[no-u
     """The member, among ``candidates`` random ones, that points most against the sum."""
     best, least = np.int64(0), np.float32(np.inf)
     for _ in range(candidates):
-        at = np.int64(((_draw(draws) >> np.uint64(32)) * np.uint64(filled)) >> np.uint64(32))
+        at = np.int64(((draw(draws) >> np.uint64(32)) * np.uint64(filled)) >> np.uint64(32))
         row, along = rows[at], np.float32(0.0)
         for k in range(len(near)):
             along += row[k] * near[k]
