@@ -13,6 +13,7 @@ import argparse
 import json
 import lzma
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -263,7 +264,11 @@ class Training:
             self.optimizer = OPTIMIZERS[run.optimizer](self.model.parameters(), **more)
         self.step: Callable[[], None] = self.one_step
         if self.stream is not None and not options.eager:
-            self.step = self.recorded()
+            try:
+                self.step = self.recorded()
+            except RuntimeError as error:
+                print(f"no CUDA graph, step by step instead: {error}", file=sys.stderr)
+                self.begin_again()
         self.scores: list[list[Tensor]] = []
 
     def at_work(self) -> Any:
@@ -279,21 +284,25 @@ class Training:
         """The step as a CUDA graph; the steps that warm it up are undone."""
         graph = torch.cuda.CUDAGraph()
         with self.at_work():
-            before = [p.detach().clone() for p in self.model.parameters()]
+            self.before = [p.detach().clone() for p in self.model.parameters()]
             for _ in range(3):
                 self.one_step()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, stream=self.stream):
             self.one_step()
+        self.begin_again()
+        return graph.replay
+
+    def begin_again(self) -> None:
+        """Undo the steps made so far."""
         with self.at_work(), torch.no_grad():
-            for p, old in zip(self.model.parameters(), before, strict=True):
+            for p, old in zip(self.model.parameters(), self.before, strict=True):
                 p.copy_(old)
             for kept in self.optimizer.state.values():  # momentum that begins at 0 is that of a first step
                 for value in kept.values():
                     if torch.is_tensor(value):
                         value.zero_()
             self.at.zero_()
-        return graph.replay
 
     def result(self, options: argparse.Namespace) -> dict[str, Any]:
         scores = [[round(float(v), 4) for v in epoch] for epoch in self.scores]
@@ -461,6 +470,7 @@ def main() -> None:
     if options.mode == "small":
         options.sets, options.models, options.optimizers = ["fashion_mnist"], ["logistic"], ["SGD .03"]
         options.examples, options.shards, options.epochs, options.seeds = 6000, 60, 3, 2
+        options.out = str(Path(tempfile.mkdtemp()) / "small.jsonl")
     work(options)
     if options.mode == "small":
         print("\n".join(table([options.out], options.inside)))
