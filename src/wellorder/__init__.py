@@ -104,7 +104,7 @@ __all__ = [
     "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "theory", "torch")
+_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "shards", "theory", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:
