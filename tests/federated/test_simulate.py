@@ -1,6 +1,7 @@
 """`simulate` equals Algorithm 2 and a naive loop over clients, whatever the mode, policy, or company."""
 
 import copy
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ from wellorder.problems import quadratics
 
 POLICIES = [
     RandomReshuffling(), ShuffleOnce(), wo.IncrementalGradient(), wo.FlipFlop(), wo.WithReplacement(),
-    wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
+    wo.RandomCohorts(), wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
     PairGraB(Walk(2.0)), GraB(Walk(2.0), reorders=2),
     Arbitrary(lambda epoch: np.random.default_rng(epoch).permutation(13)),
 ]  # fmt: skip
@@ -73,6 +74,7 @@ def test_simulate_is_algorithm_2(policy, cohort, mode):
     config = Config(
         0.01, 3, cohort=cohort, batch=None, server_step=1.3, precision="float64", mode=mode, evaluate=0
     )
+    policy = replace(policy, cohort=cohort) if isinstance(policy, wo.RandomCohorts) else policy
     run = simulate(Quadratic(3), one_example_each(problem), policy, config, loss=themselves)
     exact = fedavg(problem, policy, step_size=0.01, epochs=3, cohort=cohort, local_steps=5, server_step=1.3)
     assert (run.orders == exact.orders).all()
@@ -131,6 +133,7 @@ def naive_run(model, data, policy, config):
     """FL as one would first write it: clients one after the other, each with its own copy of the model."""
     server = copy.deepcopy(model)
     state, orders = policy.init(data.partition.n, seed=config.seed), []
+    came = Counter()
     longest = int(data.partition.sizes.max())
     passes = -(-config.local_steps // -(-int(data.partition.sizes.min()) // min(config.batch, longest)))
     batch = min(config.batch, longest)
@@ -142,10 +145,12 @@ def naive_run(model, data, policy, config):
             for client in cohort:
                 own = data.partition.of(client)
                 local = copy.deepcopy(server)
-                plan = naive_batches(config, client, len(own), longest, passes, epoch)
+                visit = client + data.partition.n * came[epoch, client]  # comes again: other draws
+                came[epoch, client] += 1
+                plan = naive_batches(config, visit, len(own), longest, passes, epoch)
                 for step, places in enumerate(plan):
                     images = [
-                        naive_image(config, data, own[p], client, step, i, epoch, batch)
+                        naive_image(config, data, own[p], visit, step, i, epoch, batch)
                         for i, p in enumerate(places)
                     ]
                     loss = nn.functional.cross_entropy(
@@ -187,7 +192,11 @@ def close(weights, model):
 
 
 @pytest.mark.parametrize("mode", ["loop", "stacked", "vmap"])
-@pytest.mark.parametrize("policy", [PairGraB(), GraB(), RandomReshuffling()], ids=describe)
+@pytest.mark.parametrize(
+    "policy",
+    [PairGraB(), GraB(), RandomReshuffling(), wo.RandomCohorts(4), wo.WithReplacement()],
+    ids=describe,
+)
 def test_simulate_is_a_naive_loop_over_clients(mode, policy):
     data, config = client_data(), settings(mode=mode)
     run = simulate(small_model(), data, policy, config)
@@ -412,6 +421,8 @@ def test_other_bad_input_is_refused():
         simulate(small_model(), floats, RandomReshuffling(), settings())
     with pytest.raises(ValueError, match="no turns to miss"):
         simulate(small_model(), data, wo.WithReplacement(), settings(availability=DropOut(0.1)))
+    with pytest.raises(ValueError, match=r"rounds of 10, and cohort=4; pass RandomCohorts\(cohort=4\)"):
+        simulate(small_model(), data, wo.RandomCohorts(), settings())
     with pytest.raises(ValueError, match="differ in policy, seed and step_size alone"):
         simulate_many(small_model(), data, [(PairGraB(), settings()), (PairGraB(), settings(cohort=2))])
     with pytest.raises(ValueError, match="one label per input"):

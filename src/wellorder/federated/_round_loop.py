@@ -59,17 +59,20 @@ class Plan:
     """(T, R): so many places of each round are taken."""
     before: npt.NDArray[np.int64]
     """(T, R): visits of the epoch before each round."""
+    repeats: npt.NDArray[np.int64]
+    """(T, R, S): how often the epoch has visited the client before."""
 
     @staticmethod
     def of(runs: Sequence[Rounds]) -> Plan:
         """Pad the runs to the longest."""
         length, cohort = max(len(run.counts) for run in runs), runs[0].clients.shape[1]
         clients = np.zeros((length, len(runs), cohort), np.int64)
-        counts = np.zeros((length, len(runs)), np.int64)
+        counts, repeats = np.zeros((length, len(runs)), np.int64), np.zeros_like(clients)
         for r, run in enumerate(runs):
             clients[: len(run.counts), r] = run.clients
             counts[: len(run.counts), r] = run.counts
-        return Plan(clients, counts, np.cumsum(counts, axis=0) - counts)
+            repeats[: len(run.counts), r] = run.repeats()
+        return Plan(clients, counts, np.cumsum(counts, axis=0) - counts, repeats)
 
     def weights(self, sizes: npt.NDArray[np.int64] | None) -> npt.NDArray[np.float64]:
         """Each client's share in its round's mean (T, R, S): by its ``sizes``, or equal if that is None."""
@@ -184,6 +187,8 @@ class RoundLoop:
         config, queues, plan = self.config, [run.queue for run in self.runs], Plan.of(rounds)
         weights = torch.from_numpy(plan.weights(self.shares)).to(self.store.dtype)
         clients, seeds = torch.from_numpy(plan.clients), [run.config.seed for run in self.runs]
+        # A client that comes again in an epoch draws as one of numbers beyond those of all clients.
+        visits = torch.from_numpy(plan.clients + len(self.store.sizes) * plan.repeats)
         inputs = self._buffers(len(plan.counts))
         keys = epoch_keys(seeds, epoch, self.servers.device)
         for group in self.groups:
@@ -191,7 +196,8 @@ class RoundLoop:
         for start in range(0, len(plan.counts), inputs.rounds):
             stop = min(start + inputs.rounds, len(plan.counts))
             part = clients[start:stop].to(self.servers.device)
-            inputs.fill(self.store, part, keys, self.shape, whole=config.batch is None)
+            drawn = visits[start:stop].to(self.servers.device)
+            inputs.fill(self.store, part, drawn, keys, self.shape, whole=config.batch is None)
             if config.local is not None:
                 self._put_local(inputs, part)
             inputs.weights[: stop - start] = weights[start:stop]

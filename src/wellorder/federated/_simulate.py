@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from wellorder._clients.availability import Always
+from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
-from wellorder._order import Keeps, Order, Policy, describe, keeps_of, permutes
+from wellorder._order import Keeps, Order, Policy, describe, keeps_of
 from wellorder._saving import load_state, save_state
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData
@@ -247,8 +248,7 @@ def check_policy(policy: Policy[Any], config: Config, n: int, width: int, memory
             f"policy={policy!r} keeps every client's signal: {n} × {length} numbers are "
             f"{n * length * 8 / 2**30:.0f} GiB; use PairGraB, or pass sketch=512"
         )
-    if not permutes(policy) and not isinstance(config.availability, Always):
-        raise ValueError(f"policy={policy!r} has no turns to miss; use it with availability=Always()")
+    check_draws(policy, config.cohort, isinstance(config.availability, Always))
     local = config.local
     if local is None:
         return
