@@ -244,6 +244,20 @@ def test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone(cohort
         assert clipped == getattr(other.state, "clipped", 0)
 
 
+def test_runs_with_sketches_of_different_lengths_share_a_device():
+    data = client_data()
+    jobs = [
+        (policy, settings(seed=seed, sketch=sketch))
+        for seed, sketch in ((0, 0), (1, 64), (2, 16), (3, 64))
+        for policy in (PairGraB(), wo.Herding(), wo.RandomCohorts(4))
+    ]
+    alone = [simulate(small_model(), data, policy, config) for policy, config in jobs]
+    for on_device in (False, True):
+        together = Runs(small_model(), data, jobs, on_device=on_device).train()
+        for one, other in zip(alone, together, strict=True):
+            assert (one.orders == other.orders).all()
+
+
 def test_a_regular_plan_and_a_general_one_balance_alike():
     data = client_data(12)
 
@@ -280,7 +294,7 @@ def test_runs_whose_traces_hold_the_same_times_are_trained_together(tmp_path):
         alone = simulate(small_model(), data, policy, config)
         assert (run.orders == alone.orders).all()
     files[1].write_text("0,0,1")
-    with pytest.raises(ValueError, match="differ in policy, seed and step_size alone"):
+    with pytest.raises(ValueError, match="differ in policy, seed, step_size and sketch alone"):
         simulate_many(small_model(), data, [*jobs, (PairGraB(), settings(availability=Trace(files[1])))])
 
 
@@ -423,7 +437,7 @@ def test_other_bad_input_is_refused():
         simulate(small_model(), data, wo.WithReplacement(), settings(availability=DropOut(0.1)))
     with pytest.raises(ValueError, match=r"rounds of 10, and cohort=4; pass RandomCohorts\(cohort=4\)"):
         simulate(small_model(), data, wo.RandomCohorts(), settings())
-    with pytest.raises(ValueError, match="differ in policy, seed and step_size alone"):
+    with pytest.raises(ValueError, match="differ in policy, seed, step_size and sketch alone"):
         simulate_many(small_model(), data, [(PairGraB(), settings()), (PairGraB(), settings(cohort=2))])
     with pytest.raises(ValueError, match="one label per input"):
         ClientData(data.inputs, data.labels[:-1], data.partition)
@@ -526,3 +540,38 @@ def test_a_layer_without_weights_may_stand_twice_in_a_stacked_model():
     ]
     for name, array in runs[0].weights.items():
         assert np.allclose(array, runs[1].weights[name], rtol=1e-12)
+
+
+def tokens(clients=6):
+    draw = np.random.default_rng(0)
+    rows = draw.integers(0, 11, (60, 7))
+    return ClientData(rows, rows[:, -1] % 5, label_shards(rows[:, -1] % 5, clients), rows[:9], rows[:9, -1] % 5)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Embedding(11, 4), nn.GRU(4, 6, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.head(self.cell(self.embed(x))[0][:, -1])
+
+
+def test_tokens_stay_integers_in_every_mode():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(28, 8), nn.ReLU(), nn.Linear(8, 5))
+    runs = [
+        simulate(model, tokens(), PairGraB(), settings(augment=False, mode=mode, evaluate=3))
+        for mode in ("loop", "stacked", "vmap", "auto")
+    ]
+    for run in runs[1:]:
+        for name, array in runs[0].weights.items():
+            np.testing.assert_allclose(run.weights[name], array, rtol=0, atol=1e-12)
+    assert runs[0].table["train_loss"][-1] < runs[0].table["train_loss"][0]
+
+
+def test_an_embedding_and_a_gru_learn_from_tokens():
+    torch.manual_seed(0)
+    config = settings(augment=False, epochs=15, step_size=0.5, evaluate=15)
+    run = simulate(Recurrent(), tokens(), PairGraB(), config)
+    assert run.table["train_accuracy"][-1] > run.table["train_accuracy"][0] + 0.2

@@ -91,7 +91,7 @@ class Config:
 
     def shared(self) -> Config:
         """The part that runs must have in common to be computed together."""
-        return replace(self, seed=0, step_size=1.0)
+        return replace(self, seed=0, step_size=1.0, sketch=0)
 
     def text(self) -> str:
         """All that decides a run's numbers, in one line; where it computes is left out."""

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from wellorder._clients.availability import Always
 from wellorder._clients.queue import Queue, Rounds, plan_epoch
 from wellorder._kernels.sketch import FlatSketch, fold
-from wellorder._order import Order, Policy
+from wellorder._order import Needs, Order, Policy
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData, Store
 from wellorder.federated._config import Config
-from wellorder.federated._device_balancing import KINDS, DeviceBalancing, kind_of
+from wellorder.federated._device_balancing import DeviceBalancing, kind_of
 from wellorder.federated._local_ordering import LocalOrdering
 from wellorder.federated._local_training import Seen, Trainer, pick_mode, train_round
 from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, whole_batches
@@ -133,18 +133,21 @@ class RoundLoop:
             run.queue.open(data.partition.n)
             if config.local is not None:
                 run.local = LocalOrdering(config.local, sizes, self.shape, run.config.seed)
-        self.width = config.sketch or self.servers.shape[1]
-        dim, self.signs = self.servers.shape[1], None
-        if config.sketch:
-            drawn = [FlatSketch.draw(dim, self.width, own.seed).signs for _, own in jobs]
-            self.signs = torch.from_numpy(np.array(drawn)).to(self.servers)
+        dim = self.servers.shape[1]
+        self.signs = {
+            r: torch.from_numpy(FlatSketch.draw(dim, own.sketch, own.seed).signs).to(self.servers)
+            for r, (policy, own) in enumerate(jobs)
+            if own.sketch and policy.needs is not Needs.NOTHING
+        }
+        """The random signs of each run that balances sketches."""
         balance = device.type != "cpu" if on_device is None else on_device
         watching = [r for r, run in enumerate(self.runs) if run.policy.needs.at_visits()]
         self.balanced = [r for r in watching if balance and kind_of(self.runs[r].policy)]
         self.told = [r for r in watching if r not in self.balanced]
         self.inputs: RoundInputs | None = None
         self.groups: list[DeviceBalancing] = []
-        self.signals: Tensor | None = None
+        self.signals: dict[int, Tensor] = {}
+        """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
 
     def epoch(self, epoch: int) -> None:
@@ -224,7 +227,7 @@ class RoundLoop:
             self.body(inputs, tuple(taken.ravel().tolist()), seen)
         for r in self.told:
             if count := int(counts[r]):
-                rows = self.signals[r, :count].div_(self.step_sizes[r])  # type: ignore[index]
+                rows = self.signals[r][:count].div_(self.step_sizes[r])
                 self.runs[r].queue.observe(int(plan.before[turn, r]), clients[r, :count], rows)
         if self.config.local is not None:
             for r, run in enumerate(self.runs):
@@ -238,22 +241,20 @@ class RoundLoop:
         work, weights = inputs.work(self.store)
         work = replace(work, taken=taken)
         after, moves = train_round(self.trainer, self.servers, work, weights, self.step_sizes, seen)
-        if self.groups or self.told:
-            signals = moves
-            if self.signs is not None:
-                signals = torch.stack([self.sketched(rows, r) for r, rows in enumerate(moves)])
-            for group in self.groups:
-                group.step(signals, inputs.at)
-            if self.told:  # a captured round always writes into the same memory
-                self.signals = signals if self.signals is None else self.signals.copy_(signals)
+        for group in self.groups:
+            rows = [self.sketched(moves[r], r) for r in group.members] if group.sketched else []
+            group.step(torch.stack(rows) if rows else group.own(moves), inputs.at)
+        for r in self.told:  # a captured round always writes into the same memory
+            signals = self.sketched(moves[r], r)
+            self.signals[r] = self.signals[r].copy_(signals) if r in self.signals else signals.clone()
         self.servers.copy_(after)
         inputs.at.add_(1)
 
     def sketched(self, signals: Tensor, r: int) -> Tensor:
         """A run's signals (S, width) as (S, k): k sums of randomly signed numbers; or as they are."""
-        if self.signs is None:
+        if r not in self.signs:
             return signals
-        sketch: Tensor = fold(signals, self.signs[r], self.width)
+        sketch: Tensor = fold(signals, self.signs[r], self.runs[r].config.sketch)
         return sketch
 
     def _buffers(self, rounds: int) -> RoundInputs:
@@ -264,11 +265,14 @@ class RoundLoop:
             # With local ordering, what a client takes next depends on the round before.
             length = 1 if self.config.local is not None else max(1, min(rounds, self.numbers // each))
             self.inputs = RoundInputs.empty(length, runs, cohort, shape, self.store)
-            for kind in KINDS:
-                members = [r for r in self.balanced if kind_of(self.runs[r].policy) == kind]
-                if members:
-                    group = DeviceBalancing(kind, members, self.step_sizes, cohort, self.width, length)
-                    self.groups.append(group)
+            alike: dict[tuple[str, int], list[int]] = {}
+            for r in self.balanced:
+                alike.setdefault((kind_of(self.runs[r].policy), self.runs[r].config.sketch), []).append(r)
+            for (kind, sketch), members in sorted(alike.items()):
+                width = sketch or self.servers.shape[1]
+                group = DeviceBalancing(kind, members, self.step_sizes, cohort, width, length)
+                group.sketched = bool(sketch)
+                self.groups.append(group)
         return self.inputs
 
     def _put_local(self, inputs: RoundInputs, clients: Tensor) -> None:

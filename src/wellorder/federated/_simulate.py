@@ -100,7 +100,7 @@ def simulate_many(
     loss: Loss = cross_entropy,
     progress: Progress | None = None,
 ) -> list[Simulation]:
-    """`simulate` for several runs that share device and data; only seeds, step sizes and policies differ."""
+    """`simulate` for several runs that share device and data; only policy, seed, step size and sketch differ."""
     runs = Runs(model, data, jobs, loss)
     with precision_of(jobs[0][1].precision):
         return runs.train(progress)
@@ -228,7 +228,7 @@ def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> 
     first = jobs[0][1]
     for _, config in jobs[1:]:
         if config.shared() != first.shared():
-            raise ValueError("jobs: runs that share a device may differ in policy, seed and step_size alone")
+            raise ValueError("jobs: runs that share a device may differ in policy, seed, step_size and sketch alone")
     n = data.partition.n
     if first.cohort > n:
         raise ValueError(
