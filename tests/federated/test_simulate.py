@@ -575,3 +575,16 @@ def test_an_embedding_and_a_gru_learn_from_tokens():
     config = settings(augment=False, epochs=15, step_size=0.5, evaluate=15)
     run = simulate(Recurrent(), tokens(), PairGraB(), config)
     assert run.table["train_accuracy"][-1] > run.table["train_accuracy"][0] + 0.2
+
+
+def test_looks_inside_epochs_change_nothing_and_show_the_middle():
+    data = client_data(12)
+    plain = simulate(small_model(), data, PairGraB(), settings(evaluate=1))
+    looked = simulate(small_model(), data, PairGraB(), settings(evaluate=1, looks=3))
+    assert looked.table["round"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert looked.table["epoch"][:4].tolist() == [0, 1 / 3, 2 / 3, 1]
+    assert (looked.table["train_loss"][::3] == plain.table["train_loss"]).all()
+    assert len(set(looked.table["train_loss"].tolist())) == 10
+    assert (np.diff(looked.seconds) > 0).all()
+    with pytest.raises(ValueError, match=r"looks=2, evaluate=3: pass evaluate=1"):
+        settings(looks=2, evaluate=3)

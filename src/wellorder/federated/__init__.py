@@ -6,6 +6,7 @@ Importing this package never imports torch: what needs it is loaded on first use
 from typing import TYPE_CHECKING, Any
 
 from wellorder._clients.availability import Always, Availability, Diurnal, DropOut, Trace
+from wellorder._clients.heterogeneity import heterogeneity
 from wellorder._datasets.files import DATASETS, Dataset, cifar10, cifar100, cinic10, fashion_mnist, mnist
 from wellorder._datasets.natural import Text, mnist_writers, shakespeare
 from wellorder._datasets.partitions import Partition, by_client, dirichlet, iid, label_shards
@@ -44,6 +45,7 @@ __all__ = [
     "fashion_mnist",
     "fedavg",
     "federate",
+    "heterogeneity",
     "iid",
     "label_shards",
     "mnist",

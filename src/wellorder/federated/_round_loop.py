@@ -149,6 +149,8 @@ class RoundLoop:
         self.signals: dict[int, Tensor] = {}
         """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
+        self.look: Callable[[int, Sequence[int]], None] | None = None
+        """Called ``config.looks`` − 1 times an epoch: how many rounds are done, and of how many in each run."""
 
     def epoch(self, epoch: int) -> None:
         """Plan and train one epoch of all runs, and let the policies make the next orders."""
@@ -193,6 +195,8 @@ class RoundLoop:
         # A client that comes again in an epoch draws as one of numbers beyond those of all clients.
         visits = torch.from_numpy(plan.clients + len(self.store.sizes) * plan.repeats)
         inputs = self._buffers(len(plan.counts))
+        looks, length = config.looks, len(plan.counts)
+        marks = {round(length * i / looks) for i in range(1, looks)} - {0, length}
         keys = epoch_keys(seeds, epoch, self.servers.device)
         for group in self.groups:
             group.open(queues, rounds, whole=isinstance(config.availability, Always))
@@ -208,6 +212,8 @@ class RoundLoop:
                 group.fill(start, stop)
             for turn in range(start, stop):
                 self._round(inputs, plan, turn)
+                if self.look is not None and turn + 1 in marks:
+                    self.look(turn + 1, [len(run.counts) for run in rounds])
             for group in self.groups:
                 group.read(stop - start)
         for group in self.groups:
