@@ -44,6 +44,7 @@ from wellorder.policies import (
     NicePermutation,
     PairGraB,
     PairGraBProto,
+    RandomCohorts,
     RandomReshuffling,
     ShuffleOnce,
     Steering,
@@ -72,6 +73,7 @@ __all__ = [
     "PairGraB",
     "PairGraBProto",
     "Policy",
+    "RandomCohorts",
     "RandomReshuffling",
     "Run",
     "ShuffleOnce",
@@ -104,7 +106,7 @@ __all__ = [
     "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "theory", "torch")
+_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "shards", "theory", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:
