@@ -332,7 +332,7 @@ class OrderedLoader(DataLoader[Any]):
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals.
 
         With several ranks, call it on all of them. On another number of ranks the rows and the epoch carry
-        over: it goes on in mid-epoch if global batches are as large as before, and else begins the epoch anew.
+        over: it goes on in mid-epoch if global batches are as large as before, else begins the epoch anew.
         """
         self._take_share()
         share, ranks = self._batching.share, int(mapping.get("ranks", 1))
@@ -346,7 +346,7 @@ class OrderedLoader(DataLoader[Any]):
         if ranks != share.of and not self._goes_on(mapping, ranks):
             self._observer.state, step = reopened(self.policy, self._observer.state), 0
         elif ranks == share.of and mapping.get("rank", 0) == share.number and self._observer.together:
-            self._observer.wait_with(mapping["pending"])
+            self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
         self._count_anew()  # steps from before belong to no epoch of this state
@@ -488,7 +488,7 @@ class OrderedLoader(DataLoader[Any]):
             "signals": checksum(describe(self.spec)),
             "parameters of the model": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "steps of the epoch before": self._steps_before,
-            "step": self._step,
+            "steps of this epoch" if ending else "step": self._step,
             "order": checksum(self.order),
         }
 
@@ -502,7 +502,8 @@ class OrderedLoader(DataLoader[Any]):
         share = share_of(self._shard, self.policy)
         if share.of > 1 and isinstance(self.spec, Exact):
             raise ValueError(
-                f'signals="exact" gives no rows that {share.of} ranks could give each other; use signals="sketch"'
+                f'signals="exact" gives no rows that {share.of} ranks could give each other; use '
+                'signals="sketch"'
             )
         return share
 
@@ -531,7 +532,7 @@ class OrderedLoader(DataLoader[Any]):
         return {"visits": self._batching.visits, "together": self._together}
 
     def _goes_on(self, mapping: Mapping[str, Any], ranks: int) -> bool:
-        """Whether a state of another number of ranks was saved between batches that are global batches here."""
+        """Whether a state of another number of ranks was saved between what are global batches here."""
         batching, size = self._batching, int(mapping["loader"]["batch_size"])
         before = replace(batching, size=size, share=replace(batching.share, number=0, of=ranks))
         same = batching.size * batching.share.of == size * ranks and len(before) == len(batching)
