@@ -23,7 +23,7 @@ class Window:
     Memory is O(window · k), whatever passes through it; a step costs O(candidates · k).
     """
 
-    def __init__(self, size: int, dim: int, candidates: int, seed: int, epoch: int) -> None:
+    def __init__(self, size: int, dim: int, candidates: int, draw: np.random.Generator) -> None:
         self.candidates = candidates
         self.numbers = np.empty(size, np.int64)
         self.rows = np.empty((size, dim), np.float32)
@@ -31,7 +31,7 @@ class Window:
         self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
         self.filled = self.emitted = 0
         self.mean: npt.NDArray[np.float64] | None = None
-        self.draws = rng(seed, epoch, "steering").integers(2**63, size=1, dtype=np.uint64)
+        self.draws = draw.integers(2**63, size=1, dtype=np.uint64)
 
     def take_in(self, rows: Rows, which: Ints, numbers: Ints, mean: npt.NDArray[np.float64]) -> Ints:
         """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
@@ -50,6 +50,11 @@ class Window:
         )  # fmt: skip
         self.emitted += gone
         return out[:gone]
+
+    def carry_on(self, total: npt.NDArray[np.float64], draws: int) -> None:
+        """Go on as the window did whose sum and random state these were, after its members were taken in."""
+        self.total[:], self.draws[0] = total, draws
+        self.near[:] = self.total
 
     def drain(self) -> Ints:
         """Emit all that is left, steered to the end."""
@@ -76,7 +81,7 @@ def steer(
     O(n·candidates·k) time.
     """
     seed, epoch = draws
-    held = Window(min(window, len(order)), rows.shape[1], candidates, seed, epoch)
+    held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
     which = order.astype(np.int64)
     return np.concatenate([held.take_in(rows, which, which, mean), held.drain()]).astype(order.dtype)
 
