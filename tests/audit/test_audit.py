@@ -41,7 +41,10 @@ def shuffled(seed):
 
 def reference(rows, order, every, shuffles=20):
     """The order error relative to full shuffles, by nothing of the audit's."""
-    drawn = [order_error(rows, np.random.default_rng(s).permutation(len(rows)), every=every) for s in range(shuffles)]
+    drawn = [
+        order_error(rows, np.random.default_rng(s).permutation(len(rows)), every=every)
+        for s in range(shuffles)
+    ]
     return order_error(rows, order, every=every) / np.mean(drawn)
 
 
@@ -185,7 +188,9 @@ def test_shards_split_the_error_in_two():
     assert found.shard_order == pytest.approx(order_error(means, place, every=40) / base, rel=0.12)
     assert found.inside_shards == pytest.approx(order_error(rest, place, every=40) / base, rel=0.12)
     assert found.shard_order > 2 > found.inside_shards
-    loader = Loader(order, what=lambda units: {"x": X[units], "y": Y[units], "__url__": shards[units].astype(str)})
+    loader = Loader(
+        order, what=lambda units: {"x": X[units], "y": Y[units], "__url__": shards[units].astype(str)}
+    )
     assert audit(loader, epochs=1).shard_order == pytest.approx(found.shard_order, rel=0.25)
 
 
@@ -242,7 +247,8 @@ def test_batches_of_many_kinds_are_taken_apart(name):
 
 
 @pytest.mark.parametrize(
-    "example", [(X[0], 3), {"x": X[0].tolist(), "y": 3}, {"text": "a word", "label": "cat"}, (X[0], np.int64(2))]
+    "example",
+    [(X[0], 3), {"x": X[0].tolist(), "y": 3}, {"text": "a word", "label": "cat"}, (X[0], np.int64(2))],
 )
 def test_a_single_example_is_told_by_its_label(example):
     part = parted(example)
@@ -251,13 +257,18 @@ def test_a_single_example_is_told_by_its_label(example):
 
 
 def test_a_language_model_s_labels_are_its_tokens():
-    assert parted(BATCHES["tokens"]).labels is None
+    part = parted(BATCHES["tokens"])
+    assert part.labels is None
+    assert part.unlabelled  # nobody is warned: the next token, which is the label, is in the counts
 
 
 def test_texts_are_seen_by_their_words():
     words = np.array(["red green", "blue sky", "old tree", "my dog"])
     kinds = np.repeat(np.arange(4), 50)
-    batches = lambda order: [{"text": words[kinds[u]].tolist(), "label": np.zeros(20)} for u in np.split(order, 10)]  # noqa: E731
+
+    def batches(order):
+        return [{"text": words[kinds[u]].tolist(), "label": np.zeros(20)} for u in np.split(order, 10)]
+
     assert audit(batches(np.arange(200))).ratio > 3
     fresh = [batches(np.random.default_rng(s).permutation(200)) for s in range(4)]
     assert audit(lambda: fresh.pop(), epochs=4).ratio == pytest.approx(1, abs=0.3)
@@ -281,7 +292,7 @@ BAD = [
     (lambda: audit(Loader(shuffled(0)), shards=[1, 2]), "pass a function from a batch"),
     (lambda: audit(Loader(shuffled(0)), key=lambda batch: [1]), "one for each"),
     (lambda: audit(Loader(shuffled(0)), lambda batch: batch[0][0]), "rows.batch. of shape"),
-    (lambda: audit([(1, 2, 3)]), "Pass xy="),
+    (lambda: audit([(X, Y, Y)]), "Pass xy="),
     (lambda: audit([{"a": None}, {"a": None}]), "neither numbers nor labels"),
     (lambda: audit([(X[:4], Y[:4]), (X[:4, :2], Y[:4])]), "inputs of 6 numbers"),
 ]

@@ -59,7 +59,9 @@ class as_worker:  # noqa: N801
     """Within, this process is a DataLoader's worker, as far as data sets can tell."""
 
     def __init__(self, index, count):
-        self.info = torch_worker.WorkerInfo(id=index, num_workers=count, seed=0, dataset=None) if count else None
+        self.info = (
+            torch_worker.WorkerInfo(id=index, num_workers=count, seed=0, dataset=None) if count else None
+        )
 
     def __enter__(self):
         torch_worker._worker_info = self.info
@@ -245,7 +247,9 @@ def test_a_shard_that_fails_is_named_and_nothing_else_is_lost(failed, ranks):
         assert ranks > 1 or len(seen) == len(set(seen))
 
 
-@pytest.mark.parametrize(("size", "words"), [(8, "has 8 examples, and the survey counted 9"), (10, "has more")])
+@pytest.mark.parametrize(
+    ("size", "words"), [(8, "has 8 examples, and the survey counted 9"), (10, "has more")]
+)
 def test_a_shard_that_changed_since_the_survey_is_named(size, words):
     found = Made([9] * 4).survey()
     changed = Made([9, 9, size, 9])

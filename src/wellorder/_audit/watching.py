@@ -74,7 +74,7 @@ class Reader:
         pair = None
         if self.xy is not None:
             pair = self.xy(batch)
-            if not isinstance(pair, tuple) or len(pair) != 2:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ValueError(f"xy(batch) returned {type(pair).__name__}: return (inputs, labels)")
         part = parted(batch, pair)
         asked = {"names": self.key, "shards": self.shards}
@@ -169,7 +169,14 @@ def parted(batch: Any, pair: tuple[Any, Any] | None = None) -> Batch:
             f"a batch with {len(inputs)} inputs and {size} labels; pass xy= to say which is which"
         )
     told = [None if v is None else _column(v, size, "names") for v in (names, shards)]
-    return Batch(size, inputs, labels, *told, texts=texts or tokens is not None, unlabelled=y is False)
+    return Batch(
+        size,
+        inputs,
+        labels,
+        *told,
+        texts=texts or tokens is not None,
+        unlabelled=y is False or tokens is not None,
+    )
 
 
 def marks_of(part: Batch) -> Marks:
