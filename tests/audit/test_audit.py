@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import wellorder
 from wellorder import audit, balanced, features, order_error
-from wellorder._audit.judging import batch_sums, labels_along, norms_along, resemblance, shard_parts
+from wellorder._audit.judging import batch_sums, labels_along, norms_along, norms_of, resemblance, shard_parts
 from wellorder._audit.watching import parted
 
 N = 1200
@@ -124,7 +124,7 @@ def test_small_rows_first_are_found_though_the_order_error_is_small():
 def test_the_mix_of_labels_is_its_total_variation():
     labels = np.array([0] * 50 + [1] * 50)
     assert labels_along(labels).tolist() == [0.5] * 10
-    assert norms_along(np.array([[1.0], [-1.0]] * 20)).tolist() == [1.0] * 10
+    assert norms_along(norms_of(np.array([[1.0], [-1.0]] * 20))).tolist() == [1.0] * 10
 
 
 @pytest.mark.parametrize("seen", [dict(), dict(key=lambda batch: batch[2], xy=lambda batch: batch[:2])])

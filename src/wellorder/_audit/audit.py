@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from wellorder._audit.judging import (
     labels_along,
     most_by_chance,
     norms_along,
+    norms_of,
     resemblance,
     shard_parts,
     straying,
@@ -142,9 +144,15 @@ def _taken(order: Any, rows: Any, labels: Any, shards: Any, every: int | None) -
         if steps.min() < 0 or steps.max() >= n:
             raise ValueError(f"order holds units outside 0..{n - 1}: there are {n} rows; pass one row a unit")
         sizes = _sizes(len(steps), every or 1)
-        columns = {"labels": marks, "shards": where}
-        told = {name: column[steps] for name, column in columns.items() if column is not None}
-        found.append(Epoch(sizes, steps, rows=table[steps], named=True, **told))
+        epoch = Epoch(
+            sizes,
+            steps,
+            labels=None if marks is None else marks[steps],
+            rows=table[steps],
+            shards=None if where is None else where[steps],
+            named=True,
+        )
+        found.append(epoch)
     return found, n
 
 
@@ -200,11 +208,12 @@ def _judged(
         rows = rows_of(epoch)
         how = {"seed": seed + at, "shuffles": shuffles}
         errors.append(straying(rows, epoch.sizes, **how))
-        norms.append(norms_along(rows))
-        chance["norms"] = max(chance["norms"], most_by_chance(_norm_drift, rows, **how))
+        lengths = norms_of(rows)
+        norms.append(norms_along(lengths))
+        chance["norms"] = max(chance["norms"], most_by_chance(_norm_drift, lengths, **how))
         places = _places(epoch.labels)
         if places is not None:
-            by_label.append(straying(features(None, places), epoch.sizes, **how).ratio)
+            by_label.append(straying(features(None, places, size=SIZE), epoch.sizes, **how).ratio)
             mixes.append(labels_along(places))
             chance["labels"] = max(chance["labels"], most_by_chance(_label_drift, places, **how))
         if epoch.shards is not None:
@@ -218,14 +227,9 @@ def _judged(
     whole, named = all(epoch.whole for epoch in epochs), epochs[0].named
     twice, never = visits(marks, known if whole else None, named=named)
     alike = [resemblance(*pair) for pair in pairwise(marks)]
-    labels = [_places(epoch.labels) for epoch in epochs]
     same = bool(alike) and all(np.array_equal(marks[0], other) for other in marks[1:])
-    same_labels = (
-        bool(alike)
-        and labels[0] is not None
-        and len(np.unique(labels[0])) > 1
-        and all(np.array_equal(labels[0], other) for other in labels[1:])
-    )
+    if alike and not alike[0][0]:  # nobody was recognised; labels are, as they come
+        same = _repeated_labels([_places(epoch.labels) for epoch in epochs])
     return Audit(
         ratio=float(np.mean([each.ratio for each in errors])),
         ratios=tuple(each.ratio for each in errors),
@@ -235,7 +239,7 @@ def _judged(
         label_ratio=float(np.mean(by_label)) if by_label else None,
         shard_order=float(np.mean([p[0] for p in parts])) if parts else None,
         inside_shards=float(np.mean([p[1] for p in parts])) if parts else None,
-        same_order=same or (same_labels and not alike[0][0]),
+        same_order=same,
         recognised=float(np.mean([share for share, _ in alike])) if alike else None,
         resemblance=float(np.mean([value for _, value in alike])) if alike else None,
         twice=tuple(twice),
@@ -272,8 +276,16 @@ def _places(labels: npt.NDArray[Any] | None) -> npt.NDArray[np.int64] | None:
     return places if len(names) <= max(2, len(labels) // 2) else None
 
 
-def _norm_drift(rows: Rows) -> float:
-    return _away(norms_along(rows))
+def _repeated_labels(epochs: Sequence[npt.NDArray[np.int64] | None]) -> bool:
+    """Whether all epochs have more than one label, and the same labels in the same order."""
+    first = epochs[0]
+    if first is None or not first.max():
+        return False
+    return all(other is not None and np.array_equal(first, other) for other in epochs[1:])
+
+
+def _norm_drift(norms: npt.NDArray[np.float64]) -> float:
+    return _away(norms_along(norms))
 
 
 def _label_drift(places: npt.NDArray[np.int64]) -> float:
@@ -291,7 +303,7 @@ def _sizes(n: int, every: int) -> npt.NDArray[np.int64]:
 
 
 def _cut(epoch: Epoch, every: int) -> Epoch:
-    return Epoch(**{**epoch.__dict__, "sizes": _sizes(len(epoch.marks), every)})
+    return replace(epoch, sizes=_sizes(len(epoch.marks), every))
 
 
 def _is_order(order: Any) -> bool:

@@ -85,10 +85,15 @@ def shard_parts(rows: Rows, shards: npt.NDArray[Any]) -> tuple[Rows, Rows]:
     return means, rows - means
 
 
-def norms_along(rows: Rows) -> Floats:
-    """Mean distance of rows from their mean in each tenth of the epoch, relative to that of the whole."""
-    mean = rows.mean(axis=0, dtype=np.float64)
-    norms = np.sqrt(np.maximum(0, np.square(rows - mean.astype(rows.dtype)).sum(axis=1, dtype=np.float64)))
+def norms_of(rows: Rows) -> Floats:
+    """The distance of each row from the mean of all."""
+    mean = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
+    parts = [rows[at : at + AT_ONCE] - mean for at in range(0, len(rows), AT_ONCE)]
+    return np.concatenate([np.sqrt(np.square(part).sum(axis=1, dtype=np.float64)) for part in parts])
+
+
+def norms_along(norms: Floats) -> Floats:
+    """The mean norm in each tenth of the epoch, relative to that of the whole."""
     whole = norms.mean()
     return np.array([part.mean() / whole if whole > 0 else 1.0 for part in _tenths(norms)])
 
@@ -150,7 +155,7 @@ def _curve(sums: Floats, counts: Floats) -> Floats:
     ends = np.unique(np.linspace(0, len(sums), POINTS + 1).round().astype(np.int64))[:-1]
     coarse, weights = np.add.reduceat(sums, ends, axis=0), np.add.reduceat(counts, ends)
     mean = sums.sum(axis=0) / counts.sum()
-    return np.linalg.norm(np.cumsum(coarse - weights[:, None] * mean, axis=0), axis=1)
+    return np.asarray(np.linalg.norm(np.cumsum(coarse - weights[:, None] * mean, axis=0), axis=1))
 
 
 def _tenths(values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:

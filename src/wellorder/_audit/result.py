@@ -219,10 +219,10 @@ def _drawing(curves: tuple[Curve, ...], shuffled: Curve) -> str:
         for v in marks
     )
     own = "".join(line(curve, f'stroke="{OWN}" stroke-width="1.6" stroke-opacity="0.8"') for curve in curves)
-    words = text(LEFT, 14, "how far the sum strays (a full shuffle's order error = 1)", 'fill="#333"')
+    words = text(LEFT, 14, "how far the sum strays (a shuffle's most = 1)", 'fill="#333"')
     words += text(LEFT, HEIGHT - 8, "start of the epoch", 'fill="#555"')
     words += text(LEFT + wide, HEIGHT - 8, "end", 'text-anchor="end" fill="#555"')
-    words += text(LEFT + wide, 14, "dashed: full shuffles", f'text-anchor="end" fill="{SHUFFLED}"')
+    words += text(LEFT + wide, 14, "dashed: shuffles", f'text-anchor="end" fill="{SHUFFLED}"')
     dashed = line(shuffled, f'stroke="{SHUFFLED}" stroke-width="1.6" stroke-dasharray="5 4"')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '

@@ -7,7 +7,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,9 @@ class Reader:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ValueError(f"xy(batch) returned {type(pair).__name__}: return (inputs, labels)")
         part = parted(batch, pair)
-        asked = {"names": self.key, "shards": self.shards}
-        told = {name: _column(call(batch), part.size, name) for name, call in asked.items() if call}
-        return Batch(**{**part.__dict__, **told})
+        names = part.names if self.key is None else _column(self.key(batch), part.size, "names")
+        shards = part.shards if self.shards is None else _column(self.shards(batch), part.size, "shards")
+        return replace(part, names=names, shards=shards)
 
 
 def watch(
@@ -139,7 +139,7 @@ def parted(batch: Any, pair: tuple[Any, Any] | None = None) -> Batch:
         label = next((name for name in fields if str(name).lower().split(".")[-1] in LABELS), None)
         y = fields.pop(label) if label is not None else None
         x = [value for value in fields.values() if value is not None] if tokens is None else tokens
-        if tokens is not None and y is not None and np.shape(_plain(y)) == np.shape(_plain(tokens)):
+        if tokens is not None and y is not None and _shape(y) == _shape(tokens):
             y = None  # the labels of a language model are its tokens
     elif isinstance(batch, list | tuple) and not _is_numbers(batch):
         if len(batch) > 2:
@@ -168,12 +168,12 @@ def parted(batch: Any, pair: tuple[Any, Any] | None = None) -> Batch:
         raise ValueError(
             f"a batch with {len(inputs)} inputs and {size} labels; pass xy= to say which is which"
         )
-    told = [None if v is None else _column(v, size, "names") for v in (names, shards)]
     return Batch(
         size,
         inputs,
         labels,
-        *told,
+        names=None if names is None else _column(names, size, "names"),
+        shards=None if shards is None else _column(shards, size, "shards"),
         texts=texts or tokens is not None,
         unlabelled=y is False or tokens is not None,
     )
@@ -279,6 +279,11 @@ def _plain(value: Any) -> Array | None:
         return on_host(value)
     except (ValueError, TypeError):  # a ragged list
         return None
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    array = _plain(value)
+    return None if array is None else array.shape
 
 
 def _is_numbers(values: Sequence[Any]) -> bool:

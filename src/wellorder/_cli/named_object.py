@@ -42,7 +42,7 @@ def _module(place: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # workers look there for what was pickled
     sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` has it
-    _running(place, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    _running(place, lambda: spec.loader.exec_module(module))
     return module
 
 
