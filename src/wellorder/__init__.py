@@ -35,6 +35,7 @@ from wellorder._order import (
 from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
+    CDGraB,
     FlipFlop,
     GraB,
     GraBProto,
@@ -44,6 +45,7 @@ from wellorder.policies import (
     NicePermutation,
     PairGraB,
     PairGraBProto,
+    RandomCohorts,
     RandomReshuffling,
     ShuffleOnce,
     Steering,
@@ -56,6 +58,7 @@ __all__ = [
     "Arbitrary",
     "Audit",
     "Balanced",
+    "CDGraB",
     "ContractError",
     "Deterministic",
     "Expansion",
@@ -72,6 +75,7 @@ __all__ = [
     "PairGraB",
     "PairGraBProto",
     "Policy",
+    "RandomCohorts",
     "RandomReshuffling",
     "Run",
     "ShuffleOnce",
