@@ -237,6 +237,9 @@ BATCHES = {
     "inputs alone": X[:4],
     "texts": {"text": ["a b", "b", "c a", "d"], "label": [0, 1, 0, 1]},
     "tokens": {"input_ids": np.arange(12).reshape(4, 3), "labels": np.arange(12).reshape(4, 3)},
+    "tokens and the next": (np.arange(12).reshape(4, 3), np.arange(12).reshape(4, 3) + 1),
+    "images and masks": (X[:4], np.zeros((4, 9, 9), np.int64)),
+    "real targets": (X[:4], np.linspace(0, 1, 4)),
     "labels alone": {"name": None, "y": Y[:4]},
 }
 
@@ -256,10 +259,26 @@ def test_a_single_example_is_told_by_its_label(example):
     assert len(part.labels) == len(part.inputs) == 1
 
 
-def test_a_language_model_s_labels_are_its_tokens():
-    part = parted(BATCHES["tokens"])
+@pytest.mark.parametrize("example", [{"text": "a word", "url": "x"}, {"input_ids": [4, 5], "labels": [4, 5]}])
+def test_a_single_text_needs_no_label(example):
+    part = parted(example)
+    assert (part.size, part.texts, part.labels) == (1, True, None)
+    assert parted("", ("a text", False)).size == 1
+
+
+@pytest.mark.parametrize("name", ["tokens", "tokens and the next"])
+def test_a_language_model_s_labels_are_its_tokens(name):
+    part = parted(BATCHES[name])
     assert part.labels is None
     assert part.unlabelled  # nobody is warned: the next token, which is the label, is in the counts
+
+
+def test_masks_are_kept_as_a_few_numbers():
+    masks = np.repeat(np.arange(2), 100)[:, None, None] * np.ones((1, 10, 10), np.int64)
+    batches = [(X[u], masks[u]) for u in np.split(np.arange(200), 10)]
+    found = audit(batches, epochs=1)
+    assert found.ratio > 3
+    assert found.label_ratio is None
 
 
 def test_texts_are_seen_by_their_words():

@@ -178,7 +178,7 @@ def _watched(
             "makes it anew"
         )
     found: list[Epoch] = []
-    projections: dict[int, Rows] = {}
+    projections: dict[str, Rows] = {}
     with left_alone(loader):
         for epoch in range(epochs or (1 if once else 2)):
             if before_epoch is not None:

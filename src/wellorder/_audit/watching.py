@@ -83,7 +83,7 @@ class Reader:
 
 
 def watch(
-    batches: Iterable[Any], reader: Reader, projections: dict[int, Rows], most: int, seed: int
+    batches: Iterable[Any], reader: Reader, projections: dict[str, Rows], most: int, seed: int
 ) -> Epoch:
     """Iterate once over ``batches``, and keep a few numbers of each example; at most ``most`` of them."""
     sizes: list[int] = []
@@ -97,14 +97,17 @@ def watch(
         kept["marks"].append(marks_of(part))
         named, unlabelled = part.names is not None, part.unlabelled
         if part.labels is not None:
-            kept["labels"].append(part.labels)
+            long = part.labels.ndim > 1 and part.labels.shape[1] > SIDES  # a mask, say
+            kept["labels"].append(
+                _projected(part.labels, "labels", projections, seed) if long else part.labels
+            )
         if part.shards is not None:
             kept["shards"].append(part.shards)
         if reader.rows is not None:
             kept["rows"].append(_given_rows(reader.rows(batch), part.size))
         elif part.inputs is not None:
             inputs = _counts(part.inputs) if part.texts else part.inputs
-            kept["sides"].append(_projected(inputs, projections, seed))
+            kept["sides"].append(_projected(inputs, "inputs", projections, seed))
         for name, parts in kept.items():
             if parts and len(parts) != len(sizes) + 1:
                 raise ValueError(
@@ -121,61 +124,59 @@ def watch(
     return Epoch(np.array(sizes, np.int64), marks, **columns, whole=whole, named=named, unlabelled=unlabelled)
 
 
-def parted(batch: Any, pair: tuple[Any, Any] | None = None) -> Batch:
+def parted(batch: Any, pair: Any = None) -> Batch:
     """Take a batch apart: a pair, a dictionary, or inputs alone; of many examples, or of one.
 
-    One example is told from a batch by its label: a single number or string.
+    One example is told from a batch by its label, a single number or string, or by being a single text.
 
     >>> parted((np.zeros((4, 2)), [0, 1, 0, 1])).size, parted({"x": [1.0, 2.0], "label": 3}).size
     (4, 1)
     """
     names = shards = tokens = None
     if pair is not None:
-        x, y = pair
+        fields, y = [pair[0]], pair[1]
     elif isinstance(batch, Mapping):
-        fields = dict(batch)
-        names, shards = fields.pop(IDENTITY, None), fields.pop(SHARD, None)
-        tokens = fields.get(TOKENS)
-        label = next((name for name in fields if str(name).lower().split(".")[-1] in LABELS), None)
-        y = fields.pop(label) if label is not None else None
-        x = [value for value in fields.values() if value is not None] if tokens is None else tokens
-        if tokens is not None and y is not None and _shape(y) == _shape(tokens):
-            y = None  # the labels of a language model are its tokens
+        named = dict(batch)
+        names, shards = named.pop(IDENTITY, None), named.pop(SHARD, None)
+        label = next((name for name in named if str(name).lower().split(".")[-1] in LABELS), None)
+        y = named.pop(label) if label is not None else None
+        tokens = named.get(TOKENS)
+        fields = list(named.values()) if tokens is None else [tokens]
     elif isinstance(batch, list | tuple) and not _is_numbers(batch):
         if len(batch) > 2:
             raise ValueError(
                 f"a batch of {len(batch)} parts: which are inputs, and which labels? Pass xy=, e.g. "
                 "xy=lambda batch: (batch[0], batch[1])"
             )
-        x, y = batch[0], batch[1] if len(batch) == 2 else None
+        fields, y = [batch[0]], batch[1] if len(batch) == 2 else None
     else:
-        x, y = batch, None
+        fields, y = [batch], None
     labels = None if y is None or y is False else on_host(y)
-    single = labels is not None and labels.ndim == 0
-    if single and labels is not None:
-        labels = labels[None]
-    inputs, texts = _inputs(x, single, None if labels is None else len(labels))
-    if labels is not None and labels.ndim > 1:
-        labels = labels.reshape(len(labels), -1)
-        labels = labels[:, 0] if labels.shape[1] == 1 else labels
-    size = len(labels) if labels is not None else len(inputs) if inputs is not None else 0
+    arrays = [array for array in map(_plain, fields) if array is not None and array.dtype.kind in "fbiuU"]
+    language = tokens is not None or (labels is not None and _are_tokens(arrays, labels))
+    if language and labels is not None and labels.shape == arrays[0].shape:
+        labels = None  # the labels of a language model are its tokens
+    single = all(array.ndim == language for array in arrays) if labels is None else labels.ndim == 0
+    if single:
+        labels, arrays = None if labels is None else labels[None], [array[None] for array in arrays]
+    inputs, texts = _joint(arrays, None if labels is None else len(labels))
     if labels is None and inputs is None:
         raise ValueError(
             f"a batch of type {type(batch).__name__} holds neither numbers nor labels that audit knows; pass "
             "xy=, e.g. xy=lambda batch: (batch['image'], batch['label'])"
         )
-    if inputs is not None and len(inputs) != size:
-        raise ValueError(
-            f"a batch with {len(inputs)} inputs and {size} labels; pass xy= to say which is which"
-        )
+    if labels is not None and labels.ndim > 1:
+        labels = labels.reshape(len(labels), -1)
+        labels = labels[:, 0] if labels.shape[1] == 1 else labels
+    size = len(labels) if labels is not None else 0 if inputs is None else len(inputs)
     return Batch(
         size,
         inputs,
         labels,
         names=None if names is None else _column(names, size, "names"),
         shards=None if shards is None else _column(shards, size, "shards"),
-        texts=texts or tokens is not None,
-        unlabelled=y is False or tokens is not None,
+        texts=texts or language,
+        unlabelled=y is False or language,
     )
 
 
@@ -227,41 +228,38 @@ def _generators(loader: Any) -> list[Any]:
     return [g for g in found.values() if hasattr(g, "get_state") and hasattr(g, "set_state")]
 
 
-def _inputs(x: Any, single: bool, size: int | None) -> tuple[Array | None, bool]:
-    """Inputs as (b, …) numbers or an array of texts; None if there is nothing to be seen of them."""
-    values = x if isinstance(x, list | tuple) and not _is_numbers(x) else [x]
-    if isinstance(x, list | tuple) and not single and size is not None and len(x) == size and size != 1:
-        values = [_plain(x)]  # a list of the examples' inputs, not of fields
-    found = []
-    for value in values:
-        array = _plain(value)
-        if array is None or array.dtype.kind not in "fbiuU":
-            continue
-        array = array[None] if single else array
-        if array.ndim and (size is None or len(array) == size):
-            found.append(array)
-    texts = [array for array in found if array.dtype.kind == "U"]
-    if texts and len(texts) == len(found):
-        return texts[0], True
-    found = [array.reshape(len(array), -1) for array in found if array.dtype.kind != "U"]
-    if not found or len({len(array) for array in found}) > 1:
+def _are_tokens(inputs: list[Array], labels: Array) -> bool:
+    """Whether inputs and labels are whole numbers of the same shape, as texts and their next tokens are."""
+    alike = len(inputs) == 1 and inputs[0].shape == labels.shape and labels.ndim == 2
+    return alike and inputs[0].dtype.kind in "iu" and labels.dtype.kind in "iu"
+
+
+def _joint(arrays: list[Array], size: int | None) -> tuple[Array | None, bool]:
+    """All inputs as one array (b, …), and whether they are texts; None if there is nothing to be seen."""
+    arrays = [array for array in arrays if array.ndim and (size is None or len(array) == size)]
+    numbers = [array for array in arrays if array.dtype.kind != "U"]
+    if not arrays or len({len(array) for array in numbers}) > 1:
         return None, False
-    return (found[0] if len(found) == 1 else np.concatenate(found, axis=1)), False
+    if not numbers:
+        return max(arrays, key=lambda array: array.dtype.itemsize), True  # of several texts the longest
+    if len(numbers) == 1:
+        return numbers[0], False
+    return np.concatenate([array.reshape(len(array), -1) for array in numbers], axis=1), False
 
 
-def _projected(inputs: Array, projections: dict[int, Rows], seed: int) -> Rows:
+def _projected(values: Array, what: str, projections: dict[str, Rows], seed: int) -> Rows:
     """A few numbers of each input: random projections, the same for all batches."""
-    flat = inputs.reshape(len(inputs), -1).astype(np.float32)
+    flat = values.reshape(len(values), -1).astype(np.float32)
     dim = flat.shape[1]
-    if projections and dim not in projections:
+    if what not in projections:
+        draw = rng(seed, 0, f"audit.{what}").standard_normal((dim, SIDES), np.float32)
+        projections[what] = np.eye(dim, dtype=np.float32) if dim <= SIDES else draw
+    if len(projections[what]) != dim:
         raise ValueError(
-            f"inputs of {dim} numbers, where others had {next(iter(projections))}: pass xy=, a function from "
+            f"{what} of {dim} numbers, where others had {len(projections[what])}: pass xy=, a function from "
             "a batch to inputs of one size and labels; xy=lambda batch: (None, labels) goes by labels alone"
         )
-    if dim not in projections:
-        draw = rng(seed, 0, "audit.inputs").standard_normal((dim, SIDES), np.float32)
-        projections[dim] = np.eye(dim, dtype=np.float32) if dim <= SIDES else draw
-    return flat @ projections[dim]
+    return flat @ projections[what]
 
 
 def _counts(texts: Array) -> Rows:
@@ -279,11 +277,6 @@ def _plain(value: Any) -> Array | None:
         return on_host(value)
     except (ValueError, TypeError):  # a ragged list
         return None
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    array = _plain(value)
-    return None if array is None else array.shape
 
 
 def _is_numbers(values: Sequence[Any]) -> bool:
