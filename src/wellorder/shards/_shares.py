@@ -83,9 +83,12 @@ def shares(
         ranks == 1 or remainder == "keep"
     ):  # nobody waits for this rank: what cannot be read is not made up for
         out = [-1] * len(read)
-    full = int(np.argmax(survey.sizes))  # something to repeat for a rank that has nothing of its own
-    spare = [Piece(full, 0, 1)]
-    return [Share(pieces or spare * (length > 0), length) for pieces, length in zip(cut, out, strict=True)]
+    full = int(np.argmax(survey.sizes))
+    for stream, (pieces, length) in enumerate(zip(cut, out, strict=True)):
+        if length > 0 and not pieces:  # something to repeat for a worker that has nothing of its own
+            at = stream % int(survey.sizes[full])
+            pieces.append(Piece(full, at, at + 1))
+    return [Share(pieces, length) for pieces, length in zip(cut, out, strict=True)]
 
 
 def cut_to(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from wellorder._arguments import seed_of, whole_number
+from wellorder._balanced import balanced_stream
 from wellorder.shards import Survey
+from wellorder.shards._order import dealt
 from wellorder.shards._reading import checked_failed, listed
 from wellorder.shards._shares import REMAINDERS, lengths, shares
 from wellorder.shards._stream import ShardStream
@@ -148,12 +150,7 @@ class ShardedDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         (worker, workers), (rank, ranks) = _worker(), self._rank()
         state, self._loaded = self._pending(), None
-        epoch = self.epoch if state is None else int(state["epoch"])
-        self._shared[NEXT, worker], self._shared[LOADED, worker], self._shared[BEGUN, worker] = (
-            epoch + 1,
-            0,
-            1,
-        )
+        epoch = self._begin(state)
         if ranks > 1 and (self.survey.sizes < 0).any():
             raise ValueError(
                 f"{ranks} ranks cannot be given equal shares: the sizes of some shards are not known; "
@@ -170,14 +167,46 @@ class ShardedDataset(IterableDataset[Any]):
         self._stream, self._opened = stream, (epoch, turn, workers, rank, ranks)
         return stream
 
+    def urls(self) -> Iterator[dict[str, Any]]:
+        """The shards of this worker's share in this epoch's order, as ``dict(url=shard)``.
+
+        The first stage of a WebDataset pipeline, with `steered` as a later one. It deals out among ranks and
+        workers itself, by whole shards, so numbers of batches differ, as in WebDataset.
+        """
+        (worker, workers), (rank, ranks) = _worker(), self._rank()
+        lists = dealt(self.survey, ranks * workers, seed=self.seed, epoch=self._begin())
+        return ({"url": self.shards[shard]} for shard in lists[rank * workers + worker].tolist())
+
+    def steered(self, examples: Iterable[Any]) -> Iterator[Any]:
+        """The examples that a pipeline made of `urls`, steered in a window: a stage in place of a shuffle."""
+        row: Any = self.row
+        epoch, mean = max(self.epoch - 1, 0), self.survey.mean
+        return balanced_stream(
+            examples,
+            row,
+            window=self.window,
+            candidates=self.candidates,
+            seed=self.seed,
+            epoch=epoch,
+            mean=mean,
+        )
+
+    def _begin(self, state: Mapping[str, Any] | None = None) -> int:
+        """Open this worker's next epoch, or the one of a state; returns its number."""
+        worker, _ = _worker()
+        epoch = self.epoch if state is None else int(state["epoch"])
+        self._shared[NEXT, worker] = epoch + 1
+        self._shared[LOADED, worker], self._shared[BEGUN, worker] = 0, 1
+        return epoch
+
     def _opened_stream(self, epoch: int, turn: int, workers: int, rank: int, ranks: int) -> ShardStream:
-        dealt = shares(
+        every = shares(
             self.survey, ranks, workers, self.batch_size, self.remainder, seed=self.seed, epoch=epoch
         )
         return ShardStream(
             self.shards,
             self.read,
-            dealt[rank * workers + turn],
+            every[rank * workers + turn],
             self.row,  # type: ignore[arg-type]
             self.survey.mean,
             sizes=self.survey.sizes,
