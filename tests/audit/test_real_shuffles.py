@@ -74,6 +74,7 @@ def test_a_sampler_that_nobody_tells_the_epoch_repeats_its_order(digits):
     assert found.same_order
     assert any("set_epoch" in text for text in found.findings)
     assert not audit(loader, before_epoch=sampler.set_epoch).same_order
+    assert sampler.epoch == 0
 
 
 def test_loaders_that_drop_or_repeat_examples_are_found(digits):
@@ -105,6 +106,20 @@ def test_our_own_loader_is_better_than_a_shuffle_and_keeps_its_epoch(digits):
     assert found.ratio < 0.5
     assert not found.same_order
     assert loader.epoch == 0
+
+
+def test_our_own_shards_are_better_than_a_shuffle_and_keep_their_epoch(digits):
+    from wellorder.shards import survey
+    from wellorder.torch import ShardedDataset
+
+    pieces = np.array_split(np.arange(len(digits[0])), 30)
+    read = lambda shard: [(digits[0][u], int(digits[1][u])) for u in pieces[shard]]  # noqa: E731
+    data = ShardedDataset(range(30), read, survey=survey(range(30), read), window=500)
+    found = audit(DataLoader(data, EVERY), epochs=2)
+    assert found.ratio < 0.6
+    assert not found.same_order
+    assert max(found.twice) == max(found.never) == 0
+    assert data.epoch == 0
 
 
 @pytest.mark.slow

@@ -195,9 +195,12 @@ def marks_of(part: Batch) -> Marks:
 
 @contextmanager
 def left_alone(loader: Any) -> Iterator[None]:
-    """Put back every random state that iterating ``loader`` may use, and the loader's own epoch if it can."""
+    """Put back every random state that iterating ``loader`` may use, and the epoch that it opens next."""
     torch: Any = sys.modules.get("torch")
-    ours = all(hasattr(loader, name) for name in ("state_dict", "load_state_dict", "epoch"))
+    saves = all(hasattr(loader, name) for name in ("state_dict", "load_state_dict", "epoch"))
+    ours = saves and not hasattr(loader, "set_epoch")
+    both = [owner for owner in _owners(loader) if hasattr(owner, "set_epoch") and hasattr(owner, "epoch")]
+    counted = [(owner, owner.epoch) for owner in both]
     state = loader.state_dict() if ours else None
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     drawn = [(each, each.get_state()) for each in _generators(loader)]
@@ -214,17 +217,24 @@ def left_alone(loader: Any) -> Iterator[None]:
             torch.set_rng_state(cpu)
             if cuda is not None:
                 torch.cuda.set_rng_state_all(cuda)
+        for owner, epoch in counted:
+            owner.set_epoch(epoch)
         if state is not None:
             loader.load_state_dict(state)
 
 
-def _generators(loader: Any) -> list[Any]:
-    """The torch generators of the loader, its samplers and its data."""
+def _owners(loader: Any) -> list[Any]:
+    """The loader, its samplers and its data, each once."""
     owners = [loader]
     for name in ("sampler", "batch_sampler", "dataset"):
         owner = getattr(loader, name, None)
         owners += [owner, getattr(owner, "sampler", None)]
-    found = {id(g): g for g in (getattr(owner, "generator", None) for owner in owners)}
+    return list({id(owner): owner for owner in owners if owner is not None}.values())
+
+
+def _generators(loader: Any) -> list[Any]:
+    """Their torch generators."""
+    found = {id(g): g for g in (getattr(owner, "generator", None) for owner in _owners(loader))}
     return [g for g in found.values() if hasattr(g, "get_state") and hasattr(g, "set_state")]
 
 
