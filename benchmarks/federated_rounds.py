@@ -103,7 +103,7 @@ FASHION, TEN, HUNDRED = (0.75, 0.8, 0.83), (0.5, 0.6, 0.7), (0.1, 0.2, 0.3)
 SETTINGS = {
     **{f"fashion-{s}": Setting("fashion_mnist", s, 100, 0.05, 1000, FASHION, 5) for s in SPLITS},
     "mnist-writers": Setting("mnist", "writers", 539, 0.05, 1500, (0.94, 0.96, 0.97), 18),
-    "shakespeare-roles": Setting("shakespeare", "roles", 0, 0.5, 2000, (0.25, 0.3, 0.35), 25),
+    "shakespeare-roles": Setting("shakespeare", "roles", 0, 0.5, 2000, (0.3, 0.35, 0.4), 25),
     "cifar10-one": Setting("cifar10", "one", 500, 0.1, 4500, TEN),
     "cifar10-two": Setting("cifar10", "two", 500, 0.1, 3500, TEN),
     "cifar10-dir.1": Setting("cifar10", "dir.1", 500, 0.1, 3500, TEN),
