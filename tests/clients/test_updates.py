@@ -78,7 +78,10 @@ def test_a_counter_that_was_averaged_into_floats_is_still_no_signal():
     first = {"w": np.ones(3, np.float32), "tracked": np.array(7)}
     names = directions(first)
     averaged = {"w": np.ones(3, np.float32), "tracked": np.array(7.5)}
-    assert Signal.relative_to(averaged, names).row({"w": np.zeros(3), "tracked": np.array(9)}).tolist() == [1] * 3
+    assert (
+        Signal.relative_to(averaged, names).row({"w": np.zeros(3), "tracked": np.array(9)}).tolist()
+        == [1] * 3
+    )
 
 
 def test_the_running_error_is_the_order_error_at_round_boundaries():
@@ -115,7 +118,12 @@ def test_a_weight_that_is_no_positive_number_is_odd(w):
 
 @pytest.mark.parametrize(
     "report",
-    [({}, GOOD[1]), ({"a": ["w"], "b": ["w"]}, GOOD[1]), ({"arrays": ["w"]}, {}), ({"arrays": ["w"]}, {"metrics": {"loss": 1.0}})],
+    [
+        ({}, GOOD[1]),
+        ({"a": ["w"], "b": ["w"]}, GOOD[1]),
+        ({"arrays": ["w"]}, {}),
+        ({"arrays": ["w"]}, {"metrics": {"loss": 1.0}}),
+    ],
 )
 def test_missing_and_surplus_records_are_odd(report):
     assert list(odd_ones({0: report, 1: GOOD}, "n")) == [0]

@@ -135,7 +135,10 @@ def test_a_models_counters_are_no_signal_though_fedavg_averages_them_into_floats
 
 
 MODS = {
-    "fixed": ([fixedclipping_mod], lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 0.1, 1.0, 2)),
+    "fixed": (
+        [fixedclipping_mod],
+        lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 0.1, 1.0, 2),
+    ),
     "adaptive": (
         [adaptiveclipping_mod],
         lambda inner: DifferentialPrivacyClientSideAdaptiveClipping(
@@ -167,7 +170,10 @@ def test_a_node_that_is_not_reached_is_asked_again(monkeypatch, caplog):
     answer, tries = grid.answer, []
 
     def late(message):
-        if message.metadata.message_type == "query.wellorder" and grid.nodes[message.metadata.dst_node_id] == 3:
+        if (
+            message.metadata.message_type == "query.wellorder"
+            and grid.nodes[message.metadata.dst_node_id] == 3
+        ):
             tries.append(message)
             if len(tries) < 3:
                 return Message(Error(5, "Node Unavailable"), reply_to=message)
@@ -423,7 +429,10 @@ def test_after_the_first_epoch_the_log_says_what_to_expect(caplog):
         moved = ArrayRecord({"w": Array(np.array([1.0, 2.0, 3.0]))})
         return {**records, "arrays": moved}
 
-    for reply, words in ((None, "expect ordering to save"), (alike, "differ by 0.00: expect ordering to save little")):
+    for reply, words in (
+        (None, "expect ordering to save"),
+        (alike, "differ by 0.00: expect ordering to save little"),
+    ):
         caplog.clear()
         with caplog.at_level(logging.INFO, "flwr"):
             ordered().start(AppGrid(client_app(reply)), model(), num_rounds=4)

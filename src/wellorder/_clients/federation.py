@@ -162,7 +162,9 @@ class Federation:
             names = self.counts = tuple(name for name in names if name in held)
         lost = [name for name in names if name not in self.model]
         if lost:
-            raise ValueError(f"arrays: the model has lost {lost[0]}, which it was trained with; keep its arrays")
+            raise ValueError(
+                f"arrays: the model has lost {lost[0]}, which it was trained with; keep its arrays"
+            )
         dim = sum(self.model[name].size for name in names)
         if not dim:
             raise ValueError(
@@ -262,7 +264,9 @@ class Federation:
         seed = self.queue.seed
         for name, own in (("seed", seed), ("cohort", self.cohort), ("server_step", self.server_step)):
             if saved[name] != own:
-                raise ValueError(f"{name}={own}: this state was saved with {name}={saved[name]}; pass that one")
+                raise ValueError(
+                    f"{name}={own}: this state was saved with {name}={saved[name]}; pass that one"
+                )
         self.queue.restore(saved["queue"])
         self.names = list(saved["names"])
         self._numbers = {name: number for number, name in enumerate(self.names)}

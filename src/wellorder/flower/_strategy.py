@@ -23,7 +23,16 @@ from wellorder._clients.heterogeneity import expectation
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Signal, odd_ones, shape_of
 from wellorder._order import Policy
-from wellorder.flower._inner import accounts, averages, check_inner, check_kind, check_whole, layers, told, wanted
+from wellorder.flower._inner import (
+    accounts,
+    averages,
+    check_inner,
+    check_kind,
+    check_whole,
+    layers,
+    told,
+    wanted,
+)
 from wellorder.flower._memory import Memory, check_memory
 from wellorder.flower._nodes import LOG, Nodes, NodesView
 from wellorder.flower._records import History, arrays_of, record_of, reply_arrays, report_of
