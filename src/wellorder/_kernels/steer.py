@@ -8,6 +8,8 @@ short rows first and leaves the hard examples to the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ from wellorder._compiled import fast, jit
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
+PART = 1024
+"""Units that are taken in at a time, where an order is wanted as it is made."""
 
 
 class Window:
@@ -29,16 +33,26 @@ class Window:
         self.rows = np.empty((size, dim), np.float32)
         self.scales = np.empty(size, np.float32)
         self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
-        self.filled = 0
+        self.filled = self.emitted = 0
+        self.mean: npt.NDArray[np.float64] | None = None
         self.draws = draw.integers(2**63, size=1, dtype=np.uint64)
 
     def take_in(self, rows: Rows, which: Ints, numbers: Ints, mean: npt.NDArray[np.float64]) -> Ints:
-        """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window."""
+        """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
+
+        A ``mean`` other than the last call's (a running one) holds for all that came before, too: the sum is
+        that of the rows emitted so far less as many times this mean.
+        """
+        if self.mean is not None and not np.array_equal(mean, self.mean):
+            shift = mean - self.mean
+            _shift(self.rows, self.scales, self.filled, self.total, self.near, shift, self.emitted)
+        self.mean = mean.copy()
         out = np.empty(len(which), np.int64)
         self.filled, gone = _take_in(
             rows, which, numbers, mean, self.filled, self.candidates, self.draws,
             self.numbers, self.rows, self.scales, self.total, self.near, out,
         )  # fmt: skip
+        self.emitted += gone
         return out[:gone]
 
     def carry_on(self, total: npt.NDArray[np.float64], draws: int) -> None:
@@ -53,26 +67,29 @@ class Window:
             self.filled, self.candidates, self.draws,
             self.numbers, self.rows, self.scales, self.total, self.near, out,
         )  # fmt: skip
+        self.emitted += self.filled
         self.filled = 0
         return out
 
 
-def steer(
+def steered(
     rows: Rows,
     order: Order,
     mean: npt.NDArray[np.float64],
     window: int,
     candidates: int,
     draws: tuple[int, int],
-) -> Order:
+) -> Iterator[Order]:
     """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
 
-    O(n·candidates·k) time.
+    Gives the new order part by part, as it is made. O(n·candidates·k) time.
     """
     seed, epoch = draws
     held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
-    which = order.astype(np.int64)
-    return np.concatenate([held.take_in(rows, which, which, mean), held.drain()]).astype(order.dtype)
+    for at in range(0, len(order), PART):
+        which = order[at : at + PART].astype(np.int64)
+        yield held.take_in(rows, which, which, mean).astype(order.dtype)
+    yield held.drain().astype(order.dtype)
 
 
 @jit
@@ -116,6 +133,15 @@ def _put(row, mean, place, scale, at):  # type: ignore[no-untyped-def]
         place[k] = np.float32(z)
         length += z * z
     scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
+
+
+@jit
+def _shift(window, scales, filled, total, near, shift, emitted):  # type: ignore[no-untyped-def]
+    for at in range(filled):
+        _put(window[at], shift, window[at], scales, at)
+    for k in range(len(total)):
+        total[k] -= emitted * shift[k]
+        near[k] = np.float32(total[k])
 
 
 @jit
