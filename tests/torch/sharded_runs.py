@@ -64,5 +64,50 @@ def accelerated(folder):
     (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(out))
 
 
+def trained(folder):
+    """Two epochs by Lightning and by the Trainer of transformers; what the models were given."""
+    import lightning
+    from transformers import Trainer, TrainingArguments
+
+    seen = {"lightning": [], "trainer": []}
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, index):
+            seen["lightning"].append(batch[0].tolist())
+            return self.layer(batch[0][:, None].float()).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    quiet = dict(
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", default_root_dir=folder, **quiet)
+    trainer.fit(Module(), DataLoader(dataset(), batch_size=BATCH))
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, numbers):
+            seen["trainer"].append(numbers.tolist())
+            return {"loss": self.layer(numbers[:, None].float()).mean()}
+
+    def collate(examples):
+        return {"numbers": torch.tensor([number for number, _ in examples])}
+
+    options = TrainingArguments(
+        output_dir=str(folder), num_train_epochs=2, per_device_train_batch_size=BATCH, use_cpu=True,
+        report_to=[], save_strategy="no", disable_tqdm=True, remove_unused_columns=False,
+    )  # fmt: skip
+    Trainer(Model(), options, train_dataset=dataset(rank=0, ranks=1), data_collator=collate).train()
+    (folder / "seen.json").write_text(json.dumps(seen))
+
+
 if __name__ == "__main__":
-    {"killed": killed, "accelerated": accelerated}[sys.argv[1]](Path(sys.argv[2]))
+    {"killed": killed, "accelerated": accelerated, "trained": trained}[sys.argv[1]](Path(sys.argv[2]))

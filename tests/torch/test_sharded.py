@@ -135,7 +135,7 @@ def test_each_example_once_in_any_setting_stopped_and_resumed_anywhere(setting):
 
 
 @pytest.mark.slow
-@settings(max_examples=int(os.environ.get("WELLORDER_SETTINGS", "1000")))  # 10,000 for a release
+@settings(max_examples=int(os.environ.get("WELLORDER_SETTINGS", "400")))  # 10,000 for a release
 @given(ANY)
 def test_each_example_once_in_many_settings(setting):
     check_setting(*setting)

@@ -84,3 +84,21 @@ def test_accelerate_with_two_ranks_gives_each_example_once(tmp_path):
             assert np.abs(np.cumsum(counts, axis=0) - 4 * np.arange(1, 51)[:, None]).max() <= 8
         assert epochs[0] != epochs[1]
     assert all("rank=0, ranks=1" in rank["refused"] for rank in ranks)
+
+
+@pytest.mark.slow
+def test_lightning_and_the_trainer_of_transformers_give_each_example_once_an_epoch(tmp_path):
+    pytest.importorskip("lightning")
+    pytest.importorskip("transformers")
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "trained", tmp_path],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    for batches in seen.values():
+        epochs = batches[:100], batches[100:]
+        assert [len(epoch) for epoch in epochs] == [100, 100]
+        assert [sorted(itertools.chain(*epoch)) for epoch in epochs] == [ALL, ALL]
+        assert epochs[0] != epochs[1]
+    assert seen["lightning"] == seen["trainer"]
