@@ -213,7 +213,7 @@ def sides_for(labels: int, size: int, width: int, *, labelled: bool) -> int:
 def label_signs(label: Label, size: int, seed: int) -> Floats:
     """Random signs that belong to a label, whatever other labels there are; of length 1."""
     draw = rng(seed, zlib.crc32(f"{type(label).__name__} {label}".encode()), "shards.labels")
-    return (random_signs(draw, size) / np.sqrt(size)).astype(np.float32)
+    return np.asarray(random_signs(draw, size) / np.sqrt(size), np.float32)
 
 
 def _label(y: Any) -> Label:

@@ -46,7 +46,8 @@ def row_groups(
         import pyarrow as pa
         import pyarrow.parquet as pq
     shards = []
-    for path in map(os.fspath, [paths] if isinstance(paths, str | os.PathLike) else paths):
+    for given in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        path = os.fspath(given)
         if Path(path).suffix == ".parquet":
             data = pq.read_metadata(path)
             sizes = [data.row_group(group).num_rows for group in range(data.num_row_groups)]
