@@ -459,8 +459,8 @@ def _from_plain(state: Mapping[str, Any], row: Row | None, xy: Callable[[Any], t
         sketch = InputSketch(int(told["seed"]), int(told["dim"]), len(told["offset"]), told["offset"])
         labels = tuple(told["labels"])
         row = FeatureRows(sketch, labels, told["center"], told["scale"], int(told["size"]), xy)
-    arrays = (frozen(np.array(state[name])) for name in ("rows", "sizes", "mean", "marks"))
-    return Survey(*arrays, failed=tuple(state["failed"]), row=row, settings=str(state["settings"]))
+    rows, sizes, mean, marks = (frozen(np.array(state[name])) for name in ("rows", "sizes", "mean", "marks"))
+    return Survey(rows, sizes, mean, marks, tuple(state["failed"]), row, str(state["settings"]))
 
 
 def _loaded(path: str | os.PathLike[str]) -> dict[str, Any]:

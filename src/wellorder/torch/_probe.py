@@ -76,7 +76,7 @@ class probe:  # noqa: N801 (a function with a method, as a partial is)
                 raise ValueError(
                     f"loss(model, batch)={loss!r}: return the mean loss, a tensor of no dimension"
                 )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             record = self._source.records.close()
             rows = None if record is None else self._source.signals(record)
             self._model.zero_grad(set_to_none=True)

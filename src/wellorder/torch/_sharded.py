@@ -291,9 +291,8 @@ class ShardedDataset(IterableDataset[Any]):
         return self._loaded if self._shared[LOADED, _worker()[0]] else None
 
     def _must(self) -> str:
-        marks = int(
-            np.bitwise_xor.reduce(self.survey.marks * np.arange(1, 2 * len(self.shards), 2, np.uint64))
-        )
+        odd = np.arange(1, 2 * len(self.shards), 2, dtype=np.uint64)  # so that their order counts
+        marks = int(np.bitwise_xor.reduce(self.survey.marks * odd))
         return (
             f"{len(self.shards)} shards ({marks:016x}) of {int(self.survey.weights.sum())} examples, "
             f"window={self.window}, candidates={self.candidates}, seed={self.seed}, "
