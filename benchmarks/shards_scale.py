@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.timing import cpu_seconds
+
 EXAMPLES = 10_000
 """In each shard, on average."""
 
@@ -55,10 +57,50 @@ def measure(shards: int, numbers: int, streams: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+class Given:
+    """Rows that are there already, so that steering alone is measured."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    def __call__(self, number: int) -> np.ndarray:
+        return self.rows[number]
+
+    def many(self, numbers: list[int]) -> np.ndarray:
+        return self.rows[numbers[0] : numbers[-1] + 1]
+
+
+def steering() -> None:
+    """Microseconds of the processor an example: steering beyond the row, and a feature row."""
+    from wellorder import balanced_stream
+    from wellorder.shards import survey
+
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((20_000, 512), np.float32)
+    pictures = [(draw.integers(0, 256, (28, 28), np.uint8), i % 10) for i in range(5000)]
+    maker = survey(range(5), lambda shard: pictures[shard::5], threads=1).row
+
+    def steer() -> None:
+        for _ in balanced_stream(range(len(rows)), Given(rows), window=1000, mean=np.zeros(512)):
+            pass
+
+    def make() -> None:
+        for at in range(0, len(pictures), 250):
+            maker.many(pictures[at : at + 250])  # type: ignore[union-attr]
+
+    spent = cpu_seconds({"steer": steer, "make": make}, repeats=5)
+    print(f"steering, window 1,000, 512 numbers: {1e6 * spent['steer'] / len(rows):.1f} us an example")
+    print(
+        f"a feature row of a 28x28 picture, 510 numbers: {1e6 * spent['make'] / len(pictures):.1f} us",
+        flush=True,
+    )
+
+
 def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "--measure":
         print(json.dumps(measure(*map(int, sys.argv[2:5]))))
         return
+    steering()
     for shards, numbers, streams in ((1_000, 512, 8), (20_000, 512, 8), (100_000, 128, 64)):
         words = [sys.executable, "-m", "benchmarks.shards_scale", "--measure"]
         done = subprocess.run(
