@@ -38,10 +38,11 @@ HANGING = "nobody_hangs_beyond_the_timeout"
 
 def torchrun(ranks, folder, names, wait=120):
     """Run the checks on so many ranks, whose group waits so many seconds."""
+    told = {"OMP_NUM_THREADS": "1", "SECONDS_TO_WAIT": str(wait)}
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
         [*words, str(SCRIPT), str(folder), *names],
-        capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1", "SECONDS_TO_WAIT": str(wait)},
+        capture_output=True, text=True, timeout=300, env={**os.environ, **told},
     )  # fmt: skip
 
 
