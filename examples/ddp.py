@@ -2,8 +2,8 @@
 
 torchrun --standalone --nproc-per-node 2 examples/ddp.py [--epochs 5] [--examples 4000] [--out run]
 
-Without torchrun it trains in one process: the same program, the same global batches for half the ranks and
-twice the batch size. Each rank saves its own state; kill a rank and start again, and it goes on exactly.
+Without torchrun the same program trains in one process. Each rank saves its own state after every epoch: stop
+it and start again, and it goes on exactly.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from wellorder.torch._distributed import Ranks, Share, check_initialised, checks
 from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._per_example.exact import Exact
-from wellorder.torch._saved_state import check_same, packed, reopened, unpacked
+from wellorder.torch._saved_state import COUNTS, check_same, packed, reopened, unpacked
 from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
 from wellorder.torch._validation import (
@@ -356,7 +356,7 @@ class OrderedLoader(DataLoader[Any]):
         self._next = None
         self._iteration += 1
         self._open_epoch()
-        if self._step >= len(self._batching):  # saved in the body of an epoch's last step: that epoch is over
+        if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False
             self._advance()
 
@@ -374,7 +374,7 @@ class OrderedLoader(DataLoader[Any]):
             units=self._batching.units,
             epoch=self.epoch,
             step=self._step,
-            steps=len(self),
+            steps=len(self._batching),
             **observer.counts(),
             seconds_per_step=self._seconds() / max(observer.steps, 1),
             memory=observer.memory(),
@@ -523,8 +523,10 @@ class OrderedLoader(DataLoader[Any]):
         state = self._observer.state
         if batching.units != before.units:
             state = opened(self.policy, batching.units, self.seed, None)
-        errors, self._observer = self._observer.errors, Observer(self.policy, state, **self._how())
-        self._observer.errors = errors
+        observer = Observer(self.policy, state, **self._how())
+        for name in ("errors", "seconds", *COUNTS):
+            setattr(observer, name, getattr(self._observer, name))
+        self._observer = observer
         self._open_epoch()
 
     def _how(self) -> dict[str, Any]:
