@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from wellorder._order import Order, is_permutation, rng, units_of
+from wellorder.torch._frameworks import skipping_asks
 
 Examples = npt.NDArray[np.int64]
 
@@ -91,13 +92,22 @@ class RestOfEpoch(Sampler[list[int]]):
         self.epoch = self.start = 0
         # Whether the loader is asking, and whether somebody else did: batches are then drawn past the loader.
         self.asked_by_loader = self.asked_elsewhere = False
+        self.skipped_through = -1  # the epoch whose rest `skip_first_batches` drew, to its end
 
     def __iter__(self) -> Iterator[list[int]]:
         self.asked_elsewhere = not self.asked_by_loader
+        if skipping_asks():
+            return self._whole()
         return self.batching.batches(self.order, self.epoch, self.start)
 
     def __len__(self) -> int:
-        return len(self.batching) - self.start
+        return len(self.batching) - (0 if skipping_asks() else self.start)
+
+    def _whole(self) -> Iterator[list[int]]:
+        """The whole epoch, whose first batches are skipped, also where a loaded state would go on later."""
+        epoch = self.epoch
+        yield from self.batching.batches(self.order, epoch)
+        self.skipped_through = epoch
 
 
 class ExamplesOfEpoch(Sampler[int]):

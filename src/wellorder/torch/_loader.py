@@ -26,6 +26,7 @@ from wellorder.torch._batching import (
     NumberedDataset,
     RestOfEpoch,
 )
+from wellorder.torch._frameworks import KEPT, Prepared, opened_up
 from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._saved_state import check_same, packed, unpacked
@@ -39,13 +40,6 @@ from wellorder.torch._validation import (
     check_policy_fits,
     opened,
 )
-
-KEPT = (
-    "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
-    "persistent_workers", "pin_memory_device", "in_order",
-)  # fmt: skip
-"""What the given loader decides about how batches are fetched."""
-
 
 def ordered(
     loader: DataLoader[Any],
@@ -97,6 +91,7 @@ def ordered(
     >>> len(loader), loader.epoch, sorted(loader.order.tolist()) == list(range(10))
     (3, 1, True)
     """
+    loader, delivery = opened_up(loader)
     check_loader(loader)
     if model is not None:
         check_model(model)
@@ -104,12 +99,14 @@ def ordered(
     check_policy_fits(rule)
     check_knowledge(rule, model, rows)
     units_of(1, seed)
-    return OrderedLoader(
+    made = OrderedLoader(
         loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler
     )
+    made._delivery = delivery
+    return made
 
 
-class OrderedLoader(DataLoader[Any]):
+class OrderedLoader(Prepared, DataLoader[Any]):
     """A `DataLoader` whose order a policy makes from what is known of the examples; made by `ordered`.
 
     Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. Its data set,
@@ -219,7 +216,8 @@ class OrderedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
         self._clock = time.perf_counter()
-        if self._step and not self._resumed:  # the last epoch was left early
+        skipped = self._rest.skipped_through == self.epoch
+        if skipped or (self._step and not self._resumed):  # the last epoch was drawn elsewhere, or left early
             self._warn_if_left_at_once()
             self._advance()
         check_one_rank()
@@ -235,9 +233,13 @@ class OrderedLoader(DataLoader[Any]):
         given: Any = self.generator  # its seed counts; its state would not come back on resume
         name = "workers" if given is None else f"workers.{given.initial_seed()}"
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
+        if self._delivery is not None:
+            self._delivery.begin(self)
         try:
             yield from self._observed_epoch(iteration) if self.observing else self._plain_epoch(iteration)
         finally:  # at the epoch's end, or where the loop was left
+            if self._delivery is not None:
+                self._delivery.end(self)
             if iteration == self._iteration:
                 self._wall, self._clock = self._wall_so_far(), 0.0
 
@@ -276,7 +278,9 @@ class OrderedLoader(DataLoader[Any]):
         """The epoch's batches with their examples' numbers."""
         self._rest.asked_by_loader = True
         try:
-            return iter(self._inner)
+            self._inner.worker_init_fn = self.worker_init_fn  # trainers set it later
+            batches: Iterator[Any] = iter(self._inner)
+            return batches if self._delivery is None else self._delivery.placed(batches)
         finally:
             self._rest.asked_by_loader = False
 
@@ -324,6 +328,13 @@ class OrderedLoader(DataLoader[Any]):
         if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False
             self._advance()
+
+    def _go_to(self, epoch: int, step: int) -> None:
+        """Be where a training is that was not ours so far; all that is known of the units stays."""
+        while self.epoch < epoch:
+            self._observer.advance()
+        self._step, self._resumed = step, step > 0
+        self._open_epoch()
 
     def report(self) -> Report:
         """What is collected and why, what it costs, what was observed, and the order error so far.
