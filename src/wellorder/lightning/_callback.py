@@ -1,4 +1,4 @@
-"""A callback for Lightning: the order survives checkpoints and reloaded loaders, and its metrics are logged."""
+"""A callback for Lightning: the order survives checkpoints and reloaded loaders; metrics are logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OrderCallback(Callback):  # type: ignore[misc]
 
     Lightning puts the state of loaders into its checkpoints, but reads it only where it goes on in mid-epoch;
     this reads it also after an epoch's end. With several ranks, what each saw goes into the checkpoint. Where
-    loaders are made anew (``reload_dataloaders_every_n_epochs``), the new one goes on with the old one's order.
+    loaders are made anew (``reload_dataloaders_every_n_epochs``), a new one goes on with the old one's order.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class OrderCallback(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._loaders = list(_ordered_in(trainer.train_dataloader))
-        if not self._loaders:
+        if not self._loaders and not trainer.overfit_batches:
             warnings.warn(
                 "OrderCallback: no training loader is an ordered one; pass ordered(loader, module) to "
                 "trainer.fit, or return it from train_dataloader()",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from wellorder._order import Order, is_permutation, rng, units_of
 from wellorder.torch._distributed import Share
@@ -148,6 +148,14 @@ class Batching:
 class RestOfEpoch(Sampler[list[int]]):
     """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
 
+    def __new__(cls, batching: Any, *settings: Any, **named: Any) -> Any:
+        """Called with a `BatchSampler`'s arguments, as trainers do to replace the order: such a one."""
+        return (
+            super().__new__(cls)
+            if isinstance(batching, Batching)
+            else BatchSampler(batching, *settings, **named)
+        )
+
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
         self.batch_size, self.drop_last = batching.size, batching.drop_last
@@ -155,6 +163,7 @@ class RestOfEpoch(Sampler[list[int]]):
         self.epoch = self.start = 0
         # Whether the loader is asking, and whether somebody else did: batches are then drawn past the loader.
         self.asked_by_loader = self.asked_elsewhere = False
+        self.told_epoch = 0  # by a trainer
         self.skipped_through = -1  # the epoch whose rest `skip_first_batches` drew, to its end
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -192,7 +201,8 @@ class ExamplesOfEpoch(DistributedSampler[int]):
         return max(batching.examples - self.rest.start * batching.size, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing: the loader knows its epoch, and each has its order."""
+        """Changes nothing: the loader knows its epoch. But a new loader in a later epoch is warned of."""
+        self.rest.told_epoch = epoch
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]

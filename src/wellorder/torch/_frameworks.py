@@ -1,4 +1,4 @@
-"""Loaders that other software made or takes over: Accelerate's, torchdata's, Lightning's; nothing is imported."""
+"""Loaders that other software made or takes over: Accelerate's, torchdata's, Lightning's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = (
 
 
 class Delivery:
-    """What Accelerate does with batches on their way: it places them, and notes which loader is at its end."""
+    """What Accelerate does with batches: it places them, and notes when a loader is at its end."""
 
     def __init__(self, device: Any, *, non_blocking: bool = False, rng_types: Any = None) -> None:
         from accelerate.state import GradientState
@@ -48,11 +48,11 @@ class Delivery:
 
 
 class Prepared:
-    """What an ordered loader shows to Accelerate, whose ``prepare`` returns it as it is and learns its end."""
+    """What an ordered loader shows to Accelerate, whose ``prepare`` then returns it as it is."""
 
     _delivery: Delivery | None = None
     _saved_once: bool = False
-    """Whether one state is saved for all ranks, all of which ask for it: then it holds what any of them saw."""
+    """Whether one state is saved for all ranks, and all ask for it: then it holds what any of them saw."""
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -123,13 +123,13 @@ def _check_settings(
         )
     if dispatch_batches:
         raise ValueError(
-            "dispatch_batches=True sends all batches from one process; leave it out: each process reads its own "
-            "part of the order"
+            "dispatch_batches=True sends all batches from one process; leave it out: each process reads its "
+            "own part of the order"
         )
     if not even_batches:
         raise ValueError(
-            "even_batches=False: an ordered loader gives all processes as many batches, as DistributedSampler "
-            "does; leave it out, or use drop_last=True"
+            "even_batches=False: an ordered loader gives all processes as many batches, as "
+            "DistributedSampler does; leave it out, or use drop_last=True"
         )
 
 
@@ -141,13 +141,14 @@ def opened_up(loader: Any) -> tuple[Any, Delivery | None]:
     if home.startswith("torchdata.") and kind == "StatefulDataLoader":
         if loader.next_iter_state is not None:
             raise ValueError(
-                "loader=StatefulDataLoader has a state loaded, which says where its own order goes on; give a "
-                "new one to ordered(...), and load the ordered loader's own state_dict()"
+                "loader=StatefulDataLoader has a state loaded, which says where its own order goes on; give "
+                "a new one to ordered(...), and load the ordered loader's own state_dict()"
             )
         return _plain(loader, loader.batch_sampler), None
     if home.startswith("lightning.") and kind == "_FabricDataLoader":
         raise ValueError(
-            "loader=_FabricDataLoader: order first, then set up: fabric.setup_dataloaders(ordered(loader, model))"
+            "loader=_FabricDataLoader: order first, then set it up: "
+            "fabric.setup_dataloaders(ordered(loader, model))"
         )
     return loader, None
 

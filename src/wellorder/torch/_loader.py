@@ -31,7 +31,14 @@ from wellorder.torch._frameworks import KEPT, Prepared, opened_up
 from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._per_example.exact import Exact
-from wellorder.torch._saved_state import check_same, packed, reopened, unpacked
+from wellorder.torch._saved_state import (
+    check_same,
+    packed,
+    reopened,
+    unpacked,
+    with_all_pending,
+    with_own_pending,
+)
 from wellorder.torch._schedule import NextState, Observe, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
 from wellorder.torch._validation import (
@@ -42,6 +49,13 @@ from wellorder.torch._validation import (
     checked_model,
     opened,
 )
+
+_BEHIND = (
+    "the training is in epoch {}, and this ordered loader is new and in epoch {}: its order begins knowing "
+    "nothing. Load the state_dict() of the loader before (in Lightning add "
+    "wellorder.lightning.OrderCallback(), which does that after an epoch's end, and for loaders made anew)"
+)
+
 
 def ordered(
     loader: DataLoader[Any],
@@ -102,9 +116,8 @@ def ordered(
     check_policy_fits(rule)
     check_knowledge(rule, model, rows)
     units_of(1, seed)
-    made = OrderedLoader(
-        loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler
-    )
+    made = object.__new__(OrderedLoader)
+    made._begin(loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler)
     made._delivery = delivery
     return made
 
@@ -117,7 +130,14 @@ class OrderedLoader(Prepared, DataLoader[Any]):
     order.
     """
 
-    def __init__(
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A plain loader: trainers make one of a loader's class and settings to train in another order.
+
+        Lightning's ``overfit_batches`` does so, which takes the first batches as they are stored.
+        """
+        return DataLoader(*args, **kwargs)
+
+    def _begin(
         self,
         loader: DataLoader[Any],
         model: nn.Module | None,
@@ -237,6 +257,8 @@ class OrderedLoader(Prepared, DataLoader[Any]):
                 f"the data set had {self._batching.n} examples when ordered(...) was called, and has "
                 f"{len(data)} now; call ordered(...) again on a new DataLoader"
             )
+        if not self._iteration and self._rest.told_epoch > self.epoch:
+            warnings.warn(_BEHIND.format(self._rest.told_epoch, self.epoch), UserWarning, stacklevel=2)
         self._resumed = False
         if self._together:
             where = f"the start of epoch {self.epoch}"
@@ -319,7 +341,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         start = time.thread_time()
         self._observer.flush()
         self._observer.seconds += time.thread_time() - start
-        return {
+        state = {
             "loader": self._identity(),
             "step": self._step,
             "seen_in": self._seen_in,
@@ -329,6 +351,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             "rank": self._batching.share.number,
             **packed(self._observer),
         }
+        return with_all_pending(state) if self._saved_once and self._together else state
 
     def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals.
@@ -337,8 +360,9 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         over: it goes on in mid-epoch if global batches are as large as before, and else begins the epoch anew.
         """
         self._take_share()
-        share, ranks = self._batching.share, int(mapping.get("ranks", 1))
+        share = self._batching.share
         check_same(mapping, self._identity(), share.of)
+        mapping, ranks = with_own_pending(mapping, share.number), int(mapping.get("ranks", 1))
         self._records.settle(everything=True)
         like = getattr(self._source, "like", None)
         self._observer = unpacked(self.policy, mapping, like, **self._how())
@@ -681,7 +705,9 @@ class Report:
             f"order error  {errors}",
         ]
         if self.ranks > 1:
-            lines.append(f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here")
+            lines.append(
+                f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
+            )
         if self.coverage:
             width = max(map(len, self.coverage))
             lines += ["parameters", *(f"  {name:<{width}}  {how}" for name, how in self.coverage.items())]

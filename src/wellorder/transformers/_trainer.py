@@ -1,4 +1,4 @@
-"""A mixin for the Hugging Face Trainer: orders its training data, saves the order's state, logs its metrics."""
+"""A mixin for the Hugging Face Trainer: it orders the training data, saves the state, logs the metrics."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ OPTIONS = ("policy", "rows", "observe", "signals", "seed", "scaler")
 class Ordered:
     """Put before a ``Trainer`` class, it orders the training examples: ``class Mine(Ordered, SFTTrainer)``.
 
-    All else stays the Trainer's: its batch size, collator, workers, accumulation and precision. Its checkpoints
-    hold the order's state, from which it goes on exactly; its logs hold ``metrics()``, new in each epoch.
+    All else stays the Trainer's: batch size, collator, workers, accumulation, precision. Its checkpoints hold
+    the order's state, from which it goes on exactly; its logs hold ``metrics()``, new in each epoch.
 
     Parameters
     ----------
@@ -121,14 +121,15 @@ class _SaveOrder(TrainerCallback):  # type: ignore[misc]
             return
         if not folder.is_dir():
             warnings.warn(
-                f"{folder} is not there (a hyperparameter search?): the order's state is not saved", stacklevel=2
+                f"{folder} is not there (a hyperparameter search?): the order's state is not saved",
+                stacklevel=2,
             )
             return
         write_whole(folder / STATE, lambda beside: torch.save(found, beside))
 
 
 class _SkippedTo:
-    """A loader whose state was loaded, for ``skip_first_batches``: the batches it leaves are the loader's own.
+    """A loader whose state was loaded, for ``skip_first_batches``: what that leaves is the loader's own.
 
     That function makes a DataLoader of a loader's data set, batch sampler and collate. Here the data set has
     batches, by their step, and they are drawn through the ordered loader, which observes them.
@@ -162,7 +163,7 @@ class _SkippedTo:
 
 
 class _BatchByStep:
-    """The epoch's batches that are left, by their step; its length is the data set's, which the Trainer logs."""
+    """The epoch's batches that are left, by their step; the length is the data set's, to be logged."""
 
     def __init__(self, loader: OrderedLoader) -> None:
         self._loader = loader
@@ -178,8 +179,8 @@ class _BatchByStep:
         batch = next(self._batches)
         if self._loader._step != step + 1:
             raise ValueError(
-                f"the checkpoint's order goes on at batch {self._loader._step - 1}, and the Trainer at batch {step}; "
-                "resume with the gradient_accumulation_steps that it was saved with"
+                f"the checkpoint's order goes on at batch {self._loader._step - 1}, and the Trainer at batch "
+                f"{step}; resume with the gradient_accumulation_steps that it was saved with"
             )
         return batch
 
@@ -193,7 +194,7 @@ def _go_on(loader: OrderedLoader, checkpoint: Path, accumulation: int) -> None:
     epochs, updates = divmod(int(done), -(-len(loader) // accumulation))
     loader._go_to(epochs, updates * accumulation)
     warnings.warn(
-        f"{checkpoint} has no {STATE}: it was saved without wellorder, and the order begins there knowing nothing",
+        f"{checkpoint} has no {STATE}: it was saved without wellorder, and the order begins knowing nothing",
         stacklevel=4,
     )
 
