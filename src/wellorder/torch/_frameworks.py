@@ -153,6 +153,12 @@ def opened_up(loader: Any) -> tuple[Any, Delivery | None]:
     return loader, None
 
 
+def unwrapped(model: Any) -> Any:
+    """The module in Fabric's wrapper, which adds to its parameters' names; others as they are."""
+    kind = type(model)
+    return model.module if kind.__name__ == "_FabricModule" and "fabric" in kind.__module__ else model
+
+
 def _of_accelerate(loader: Any, kind: str) -> tuple[Any, Delivery]:
     sampler = loader.batch_sampler
     shards = getattr(sampler, "num_processes", 1)

@@ -27,7 +27,7 @@ from wellorder.torch._batching import (
     RestOfEpoch,
 )
 from wellorder.torch._distributed import Ranks, Share, check_initialised, checksum, share_of
-from wellorder.torch._frameworks import KEPT, Prepared, opened_up
+from wellorder.torch._frameworks import KEPT, Prepared, opened_up, unwrapped
 from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._per_example.exact import Exact
@@ -111,7 +111,7 @@ def ordered(
     loader, delivery = opened_up(loader)
     check_loader(loader)
     if model is not None:
-        model = checked_model(model)
+        model = checked_model(unwrapped(model))
     rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
     check_knowledge(rule, model, rows)
