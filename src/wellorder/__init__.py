@@ -34,6 +34,7 @@ from wellorder._order import (
 from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
+    CDGraB,
     FlipFlop,
     GraB,
     GraBProto,
@@ -54,6 +55,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Arbitrary",
     "Balanced",
+    "CDGraB",
     "ContractError",
     "Deterministic",
     "Expansion",

@@ -79,16 +79,23 @@ class Batching:
         return -(-self.visits // self.step)
 
     def left_out(self, epoch: int) -> Examples:
-        """Examples that this epoch leaves out: a window that moves along a fixed shuffle, and wraps."""
+        """Examples that this epoch leaves out: a window that moves along a fixed shuffle, and wraps.
+
+        Where each process has its own data, the window moves along the order instead.
+        """
         if self.grouped:
             rest = self.n % self.size if self.drop_last else 0
         else:
-            rest = self.n - self.visits * (1 if self.share.own else self.share.of)
-        return self._shuffled[(epoch * rest + np.arange(rest)) % self.n]
+            rest = 0 if self.share.own else max(self.n - self.visits * self.share.of, 0)
+        return self._shuffled[self._window(epoch, self.n, rest)]
 
     def of_all(self, order: Order, epoch: int) -> Order:
         """The units that the epoch visits in all processes; every ``share.of``-th place is one's own."""
         count = self.visits * self.share.of
+        if self.share.own:  # whole rounds of one unit of each process are left out, so that places stay theirs
+            kept = np.ones(len(order) // self.share.of, bool)
+            kept[self._window(epoch, len(kept), len(kept) - self.visits)] = False
+            return order[np.repeat(kept, self.share.of)]
         if count < self.units and is_permutation(order, self.units):
             order = order[self._kept_units(epoch)[order]]
         return order[:count] if count <= len(order) else np.resize(order, count)
@@ -126,12 +133,15 @@ class Batching:
     def _kept_units(self, epoch: int) -> npt.NDArray[np.bool_]:
         """Which units the epoch visits, where it does not visit all."""
         if not self.grouped:
-            kept = self._kept(epoch)
-            return np.repeat(kept, self.share.of) if self.share.own else kept
-        rest = self.units - self.visits * self.share.of
+            return self._kept(epoch)
         kept = np.ones(self.units, bool)
-        kept[(epoch * rest + np.arange(rest)) % self.units] = False
+        kept[self._window(epoch, self.units, self.units - self.visits * self.share.of)] = False
         return kept
+
+    @staticmethod
+    def _window(epoch: int, places: int, rest: int) -> Examples:
+        """The next ``rest`` of so many places, epoch after epoch, round and round."""
+        return (epoch * rest + np.arange(rest)) % places
 
     def _kept(self, epoch: int) -> npt.NDArray[np.bool_]:
         kept = np.ones(self.n, bool)

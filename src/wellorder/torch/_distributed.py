@@ -21,6 +21,7 @@ ROOM = 1 << 26
 """Bytes of rows, of all ranks together, that are under way at a time."""
 CURES = {
     "place": "every rank must draw as many batches: leave an epoch on all ranks in the same step, or on none",
+    "steps of this epoch": "leave an epoch on all ranks in the same step, or on none",
     "steps of the epoch before": "leave an epoch on all ranks in the same step, or on none",
     "step": "load the states of one and the same moment on all ranks",
     "examples": "give all ranks the same data set, which is then sharded; if each has its own, cut them to the "

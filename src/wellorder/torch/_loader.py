@@ -370,7 +370,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         if ranks != share.of and not self._goes_on(mapping, ranks):
             self._observer.state, step = reopened(self.policy, self._observer.state), 0
         elif ranks == share.of and mapping.get("rank", 0) == share.number and self._observer.together:
-            self._observer.wait_with(mapping["pending"])
+            self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
         self._count_anew()  # steps from before belong to no epoch of this state
@@ -509,7 +509,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             "signals": checksum(describe(self.spec)),
             "parameters of the model": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "steps of the epoch before": self._steps_before,
-            "step": self._step,
+            "steps of this epoch" if ending else "step": self._step,
             "order": checksum(self.order),
         }
 

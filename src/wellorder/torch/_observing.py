@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,13 +77,24 @@ class Observer:
         """What waits for other processes' rows, copied."""
         return self._pending.copied()
 
-    def wait_with(self, pending: dict[str, Tensor]) -> None:
-        """Let the rows wait that `pending` gave."""
-        lengths = pending["lengths"].tolist()
-        units = pending["units"].numpy().astype(self.state.order.dtype)
-        parts = zip(np.split(units, np.cumsum(lengths)[:-1]), pending["rows"].split(lengths), strict=True)
-        for step, (those, rows) in zip(pending["steps"].tolist(), parts, strict=True):
-            self._pending.add(int(step), those, rows)
+    def wait_with(self, pending: Mapping[str, Tensor], most: int) -> None:
+        """Let the rows wait that `pending` gave, of batches of ``most`` units at most."""
+        try:
+            steps, lengths = (pending[name].long() for name in ("steps", "lengths"))
+            units, rows = pending["units"].long(), pending["rows"].float()
+            whole = len(steps) == len(lengths) and int(lengths.sum()) == len(units) == len(rows)
+            whole = whole and rows.ndim == 2 and bool(((lengths > 0) & (lengths <= most)).all())
+            last = -(-self._pending.most // most)
+            whole = whole and bool((steps.diff() > 0).all() and ((steps > 0) & (steps <= last)).all())
+            whole = whole and bool(((units >= 0) & (units < len(self.state.order))).all())
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"damaged state: pending rows are spoilt ({error}); load an intact copy") from error
+        if not whole:
+            raise ValueError("damaged state: pending rows fit no batches; load an intact copy")
+        ends = lengths.cumsum(0).tolist()
+        for step, end, length in zip(steps.tolist(), ends, lengths.tolist(), strict=True):
+            mine = slice(end - length, end)
+            self._pending.add(step, units[mine].numpy().astype(self.state.order.dtype), rows[mine])
 
     def advance(self, following: Any = None) -> None:
         """Close the epoch and open the next, whose state may have been made already."""
@@ -178,7 +190,7 @@ class PendingRows:
     """
 
     def __init__(self, units: int, *, for_an_epoch: bool = False, always: bool = False) -> None:
-        self._most, self._for_an_epoch, self._always = units, for_an_epoch, always
+        self.most, self._for_an_epoch, self._always = units, for_an_epoch, always
         self._batches: list[tuple[int, Order]] = []
         self._buffer: Tensor | None = None
         self._used = 0
@@ -188,7 +200,7 @@ class PendingRows:
         for_an_epoch = self._always or (self._for_an_epoch and rows.device.type != "cpu")
         end = self._used + len(rows)
         if self._buffer is None or end > len(self._buffer):
-            count = self._most if for_an_epoch else min(self._most, ROOM // rows.shape[1])
+            count = self.most if for_an_epoch else min(self.most, ROOM // rows.shape[1])
             larger = rows.new_empty(max(count, end), rows.shape[1])
             if self._buffer is not None:
                 larger[: self._used] = self._buffer[: self._used]
