@@ -104,7 +104,18 @@ __all__ = [
     "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "theory", "torch")
+_PARTS = (
+    "experiments",
+    "federated",
+    "flower",
+    "lightning",
+    "policies",
+    "problems",
+    "report",
+    "theory",
+    "torch",
+    "transformers",
+)
 
 
 def __getattr__(name: str) -> ModuleType:

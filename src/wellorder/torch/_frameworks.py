@@ -179,7 +179,7 @@ def _plain(loader: Any, batches: Any) -> Any:
     """A plain loader with the settings of another; a sampler that only shuffles is torch's own there."""
     if not hasattr(batches, "sampler") or not isinstance(batches, BatchSampler):
         return DataLoader(loader.dataset, batch_sampler=batches)  # which is refused by its name
-    sampler = batches.sampler
+    sampler: Any = batches.sampler
     if type(sampler).__name__ in ("RandomSampler", "SeedableRandomSampler"):
         whole = not sampler.replacement and sampler.num_samples == len(loader.dataset)
         sampler = RandomSampler(loader.dataset) if whole else sampler

@@ -67,11 +67,10 @@ class Ordered:
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's loader, in a better order."""
-        this, parent = self, super()
-        trainer: Any = this
+        trainer: Any = self
+        parent: Any = super()
         options = {"seed": _seed(trainer.args), **self._ordering}
-        plain: Any = parent.get_train_dataloader()  # type: ignore[misc]
-        loader = ordered(plain, trainer.model, **options)
+        loader = ordered(parent.get_train_dataloader(), trainer.model, **options)
         loader._saved_once = True
         accumulation = trainer.args.gradient_accumulation_steps
         if isinstance(loader.spec, MicroBatch) and accumulation > 1:
