@@ -5,10 +5,7 @@ in a plain loop without us: visits, gradients, buffers and random numbers must b
 """
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass

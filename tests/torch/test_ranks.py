@@ -1,4 +1,4 @@
-"""Real torchrun on gloo: DDP, FSDP2 and plain loops of 2 and 4 ranks; what they check is ranks_training.py."""
+"""Real torchrun on gloo: DDP, FSDP2 and plain loops of 2 and 4 ranks; ranks_training.py is what they do."""
 
 import os
 import signal

@@ -92,10 +92,11 @@ class Batching:
     def of_all(self, order: Order, epoch: int) -> Order:
         """The units that the epoch visits in all processes; every ``share.of``-th place is one's own."""
         count = self.visits * self.share.of
-        if self.share.own:  # whole rounds of one unit of each process are left out, so that places stay theirs
+        if self.share.own:  # whole rounds of one unit of each are left out, so that places stay theirs
             kept = np.ones(len(order) // self.share.of, bool)
             kept[self._window(epoch, len(kept), len(kept) - self.visits)] = False
-            return order[np.repeat(kept, self.share.of)]
+            rounds: Order = order[np.repeat(kept, self.share.of)]
+            return rounds
         if count < self.units and is_permutation(order, self.units):
             order = order[self._kept_units(epoch)[order]]
         return order[:count] if count <= len(order) else np.resize(order, count)

@@ -357,7 +357,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals.
 
         With several ranks, call it on all of them. On another number of ranks the rows and the epoch carry
-        over: it goes on in mid-epoch if global batches are as large as before, and else begins the epoch anew.
+        over: it goes on in mid-epoch if global batches are as large as before, else begins the epoch anew.
         """
         self._take_share()
         share = self._batching.share
@@ -523,7 +523,8 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         share = share_of(self._shard, self.policy)
         if share.of > 1 and isinstance(self.spec, Exact):
             raise ValueError(
-                f'signals="exact" gives no rows that {share.of} ranks could give each other; use signals="sketch"'
+                f'signals="exact" gives no rows that {share.of} ranks could give each other; use '
+                'signals="sketch"'
             )
         return share
 
@@ -552,7 +553,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         return {"visits": self._batching.visits, "together": self._together}
 
     def _goes_on(self, mapping: Mapping[str, Any], ranks: int) -> bool:
-        """Whether a state of another number of ranks was saved between batches that are global batches here."""
+        """Whether a state of another number of ranks was saved between what are global batches here."""
         batching, size = self._batching, int(mapping["loader"]["batch_size"])
         before = replace(batching, size=size, share=replace(batching.share, number=0, of=ranks))
         same = batching.size * batching.share.of == size * ranks and len(before) == len(batching)

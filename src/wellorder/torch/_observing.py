@@ -21,8 +21,8 @@ ROOM = 1 << 21
 class Observer:
     """A policy's state, what it was shown, and what it will be.
 
-    With ``together``, the policy is shown the rows of all processes at once, at the epoch's end: those of this
-    one, ``visits`` of them at most, wait until then.
+    With ``together``, the policy is shown the rows of all processes at once, at the epoch's end: those of
+    this one, ``visits`` of them at most, wait until then.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Observer:
             self.flush()
 
     def flush(self) -> None:
-        """Show the rows that are pending, in the order of their visits; not before those of others are here."""
+        """Show the rows that are pending, in the order of their visits, unless others' must come first."""
         if self.together:
             return
         batches = self._pending.take()
@@ -88,7 +88,7 @@ class Observer:
             whole = whole and bool((steps.diff() > 0).all() and ((steps > 0) & (steps <= last)).all())
             whole = whole and bool(((units >= 0) & (units < len(self.state.order))).all())
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"damaged state: pending rows are spoilt ({error}); load an intact copy") from error
+            raise ValueError(f"damaged state: pending rows are spoilt: {error}; load another") from error
         if not whole:
             raise ValueError("damaged state: pending rows fit no batches; load an intact copy")
         ends = lengths.cumsum(0).tolist()
