@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
-from wellorder._order import Order, Policy, remembers
+from wellorder._order import Order, Policy, Rows, remembers
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -75,7 +75,8 @@ def balanced_stream(
     examples
         Any iterable; it is read once, in order.
     row
-        From an example to its row: a 1-D array of numbers, equally long for all.
+        From an example to its row: a 1-D array of numbers, equally long for all. If it has a method ``many``
+        (as ``survey.row`` has), that makes the rows of a list of examples.
     window, candidates
         How many examples wait to be chosen from, and how many of them are looked at for each choice.
     seed, epoch
@@ -116,7 +117,7 @@ def _stream(
     total: Any = 0.0
     seen = 0
     while block := list(_some(examples, at_once)):
-        rows = dense(np.stack([np.asarray(row(example)) for example in block]), len(block), "row(example)")
+        rows = rows_by(row, block)
         numbers = np.arange(seen, seen + len(block))
         seen += len(block)
         if mean is None:
@@ -131,6 +132,20 @@ def _stream(
     if held is not None:
         for number in held.drain().tolist():
             yield waiting.pop(number)
+
+
+def rows_by(row: Callable[[E], Any], examples: Sequence[E]) -> Rows:
+    """The rows of some examples, by one call of ``row.many`` if there is such a method."""
+    many = getattr(row, "many", None)
+    made = many(examples) if many is not None else _stacked([np.asarray(row(each)) for each in examples])
+    return dense(made, len(examples), "row(example)")
+
+
+def _stacked(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    shapes = {each.shape for each in rows}
+    if len(shapes) > 1 or len(rows[0].shape) != 1:
+        raise ValueError(f"row(example) of shapes {sorted(shapes)}: pass 1-D arrays, equally long for all")
+    return np.stack(rows)
 
 
 def _some(examples: Iterator[E], count: int) -> Iterator[E]:

@@ -6,7 +6,7 @@ from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
 from wellorder.policies._herding import Herding
-from wellorder.policies._independent import RandomReshuffling, WithReplacement
+from wellorder.policies._independent import RandomCohorts, RandomReshuffling, WithReplacement
 from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
 from wellorder.policies._pairgrab import PairGraB, PairGraBProto
 from wellorder.policies._proto import GraBProto
@@ -27,6 +27,7 @@ __all__ = [
     "NicePermutation",
     "PairGraB",
     "PairGraBProto",
+    "RandomCohorts",
     "RandomReshuffling",
     "ShuffleOnce",
     "Steering",

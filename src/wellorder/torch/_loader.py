@@ -189,7 +189,9 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self._source: Source | None = None
         if self.spec is not None and model is not None:
             strict = signals != "auto"
-            self._source = watch(self.spec, model, policy, seed, scaler, self._records, strict=strict)
+            self._source = watch(
+                self.spec, model, policy, seed, scaler, self._records, batch=size, strict=strict
+            )
         self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows), **self._how())
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
@@ -337,7 +339,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         """
         latest = self._records.open_records[-1:]
         unheard = latest[0] if latest and not latest[0].heard else None
-        self._settle(but=unheard)  # its gradient is still to come
+        self._settle(but=unheard, now=True)  # its gradient is still to come
         start = time.thread_time()
         self._observer.flush()
         self._observer.seconds += time.thread_time() - start
@@ -364,6 +366,8 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         check_same(mapping, self._identity(), share.of)
         mapping, ranks = with_own_pending(mapping, share.number), int(mapping.get("ranks", 1))
         self._records.settle(everything=True)
+        if self._source is not None:
+            self._source.forget()
         like = getattr(self._source, "like", None)
         self._observer = unpacked(self.policy, mapping, like, **self._how())
         step = int(mapping["step"])
@@ -397,6 +401,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         Only asks: training goes on as if nobody had.
         """
         observer, source = self._observer, self._source
+        self._take_in([], now=True)
         return Report(
             signals="none" if self.spec is None else describe(self.spec),
             why=self._why + ("" if source is None else source.note()),
@@ -460,13 +465,18 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             self._source.remove()
         self._source = self._optimizer_steps = None
 
-    def _settle(self, *, everything: bool = False, but: BatchRecord | None = None) -> None:
+    def _settle(self, *, everything: bool = False, but: BatchRecord | None = None, now: bool = False) -> None:
         """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
+        self._take_in(self._records.settle(everything=everything, but=but), now=everything or now)
+
+    def _take_in(self, closed: list[BatchRecord], *, now: bool) -> None:
+        """Take in what became of batches that are closed, and ``now`` of those that wait for others too."""
+        if self._source is None:
+            return
         start = time.thread_time()
-        for record in self._records.settle(everything=everything, but=but):
-            if self._source is not None:
-                with torch.no_grad():
-                    self._observer.take(record.step, record.units, self._source.signals(record))
+        with torch.no_grad():
+            for record, signals in self._source.settled(closed, now=now):
+                self._observer.take(record.step, record.units, signals)
         self._observer.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
