@@ -14,6 +14,7 @@ EXAMPLES = ROOT / "examples"
 # in it must exist afterwards and be named in the output; "needs:package" skips where that is not installed.
 SMALL = {
     "balanced_numpy.py": ["--epochs", "2", "--seeds", "2", "--examples", "200"],
+    "ddp.py": ["--epochs", "2", "--examples", "200", "--out", "{out}/run", "needs:torch"],
     "features_sklearn.py": ["--epochs", "2", "--seeds", "2", "needs:sklearn"],
     "ordered_loop.py": ["--epochs", "2", "--seeds", "1", "needs:torch", "needs:sklearn"],
     "quadratics.py": ["--epochs", "2", "--seeds", "2", "--out", "{out}/quadratics.png", "needs:matplotlib"],
