@@ -32,18 +32,11 @@ class Ordered:
         Options of `wellorder.torch.ordered`, as a dict: ``{"rows": rows, "observe": 2}``. The seed is the
         Trainer's ``data_seed``, or else its ``seed``, unless given. All other arguments are the Trainer's.
 
-    Attributes
-    ----------
-    ordered_loader
-        The loader of the present training, None before: ask for its ``report()``.
-
     >>> from wellorder.transformers import Ordered
     >>> from transformers import Trainer
     >>> class Mine(Ordered, Trainer):
     ...     pass
     """
-
-    ordered_loader: OrderedLoader | None = None
 
     def __init__(self, *args: Any, ordering: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         unknown = [name for name in ordering or {} if name not in OPTIONS]
@@ -56,6 +49,14 @@ class Ordered:
         this: Any = self
         _check_arguments(this.args)
         this.add_callback(_SaveOrder(this))
+
+    @property
+    def ordered_loader(self) -> OrderedLoader | None:
+        """The loader of the present or last training, None before: ask for its ``report()``."""
+        this: Any = self
+        found = this.callback_handler.train_dataloader
+        found = found.loader if isinstance(found, _SkippedTo) else found
+        return found if isinstance(found, OrderedLoader) else None
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as the Trainer does; a checkpoint's order is gone on with."""
@@ -78,7 +79,6 @@ class Ordered:
                 f"gradient_accumulation_steps={accumulation} draws as many batches ahead, whose gradients "
                 'signals="batch" cannot tell apart; use signals="sketch", or gradient_accumulation_steps=1'
             )
-        self.ordered_loader = loader
         if self._checkpoint is None:
             return loader
         _go_on(loader, Path(self._checkpoint), accumulation)
