@@ -253,7 +253,7 @@ MUTATIONS = {
     ),
     "skipped batches are skipped twice after a load": (
         "torch/_batching.py",
-        [("        if skipping_asks():\n            return self._whole()\n", "")],
+        [("return self._whole() if skipping_asks() else self._batches", "return self._batches")],
         f"{TRAINERS}::test_first_batches_that_accelerate_skips_after_a_load_are_not_skipped_twice",
     ),
     "a state of an epoch's end is not loaded in Lightning": (

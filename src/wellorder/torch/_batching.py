@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 from wellorder._order import Order, is_permutation, rng, units_of
 from wellorder.torch._distributed import Share
 from wellorder.torch._frameworks import skipping_asks
+from wellorder.torch._schedule import NextState
 
 Examples = npt.NDArray[np.int64]
 
@@ -48,6 +49,11 @@ class Batching:
     def units(self) -> int:
         """How many units there are for a policy to order; with own data, those of all processes."""
         return self._own_units * (self.share.of if self.share.own else 1)
+
+    @property
+    def plain(self) -> bool:
+        """Whether batches are the order itself, cut into pieces."""
+        return self.share.of == 1 and not self.grouped and self.visits == self.n
 
     @property
     def step(self) -> int:
@@ -171,6 +177,8 @@ class RestOfEpoch(Sampler[list[int]]):
         self.batching = batching
         self.batch_size, self.drop_last = batching.size, batching.drop_last
         self.order: Order = np.zeros(0, np.int32)
+        self.coming: NextState | None = None
+        """The order, while it is in the making; then it is drawn from its beginning."""
         self.epoch = self.start = 0
         # Whether the loader is asking, and whether somebody else did: batches are then drawn past the loader.
         self.asked_by_loader = self.asked_elsewhere = False
@@ -179,9 +187,7 @@ class RestOfEpoch(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.asked_elsewhere = not self.asked_by_loader
-        if skipping_asks():
-            return self._whole()
-        return self.batching.batches(self.order, self.epoch, self.start)
+        return self._whole() if skipping_asks() else self._batches(self.start)
 
     def __len__(self) -> int:
         return len(self.batching) - (0 if skipping_asks() else self.start)
@@ -189,8 +195,13 @@ class RestOfEpoch(Sampler[list[int]]):
     def _whole(self) -> Iterator[list[int]]:
         """The whole epoch, whose first batches are skipped, also where a loaded state would go on later."""
         epoch = self.epoch
-        yield from self.batching.batches(self.order, epoch)
+        yield from self._batches(0)
         self.skipped_through = epoch
+
+    def _batches(self, start: int) -> Iterator[list[int]]:
+        if self.coming is not None:  # an epoch that begins is drawn from its start
+            return self.coming.batches(self.batching.size, len(self.batching))
+        return self.batching.batches(self.order, self.epoch, start)
 
 
 class ExamplesOfEpoch(DistributedSampler[int]):

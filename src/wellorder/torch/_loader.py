@@ -39,7 +39,7 @@ from wellorder.torch._saved_state import (
     with_all_pending,
     with_own_pending,
 )
-from wellorder.torch._schedule import NextState, Observe, schedule_of
+from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
 from wellorder.torch._validation import (
     check_knowledge,
@@ -232,7 +232,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that is being visited, or comes next; the first is 0."""
-        return int(self._observer.state.epoch)
+        return self._observer.epoch
 
     @property
     def observing(self) -> bool:
@@ -285,7 +285,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
         batches = self._drawn()  # workers are forked here, and should be before there is a thread
         if remembers(self.policy) and self._next is None:
-            self._next = NextState(self.policy, self._observer.state)
+            self._next = NextState(self.policy, self._observer.coming or self._observer.state)
         for _, batch in batches:
             self._check_turn(iteration)
             self._step += 1
@@ -491,6 +491,10 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         if self.observing:
             self._warn_if_nothing_observed()
         following, self._next = (None if self._next is None else self._next.get()), None
+        # Where workers are forked there should be no thread, and they are given batches ahead anyway.
+        in_parts = makes_orders_in_parts(self.policy) and self._batching.plain and not self.num_workers
+        if following is None and in_parts:
+            following = NextState(self.policy, self._observer.state)
         self._observer.advance(following)
         self._observer.seconds += time.thread_time() - start
         self._step, self._steps_before = 0, self._step
@@ -571,7 +575,10 @@ class OrderedLoader(Prepared, DataLoader[Any]):
 
     def _open_epoch(self) -> None:
         """Tell the samplers the order; put hooks on the model in an observed epoch, off in others."""
-        self._rest.order, self._rest.epoch, self._rest.start = self.order, self.epoch, self._step
+        self._rest.coming = self._observer.coming
+        if self._rest.coming is None:
+            self._rest.order = self.order
+        self._rest.epoch, self._rest.start = self.epoch, self._step
         self._owners = self._batching.owners(self.epoch)
         self._scheduled = self._schedule(self.epoch)  # asked once: a user's function may change its mind
         if self._source is None:

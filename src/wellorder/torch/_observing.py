@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
+from wellorder.torch._schedule import NextState
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
@@ -28,7 +29,9 @@ class Observer:
     def __init__(
         self, policy: Policy[Any], state: Any, *, visits: int | None = None, together: bool = False
     ) -> None:
-        self.policy, self.state = policy, state
+        self.policy, self._state = policy, state
+        self.coming: NextState | None = None
+        """The state, while it is in the making."""
         self.running_error, self.errors = RunningOrderError(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
@@ -38,6 +41,23 @@ class Observer:
             for_an_epoch=keeps_of(policy) is Keeps.ROWS,
             always=together,
         )
+
+    @property
+    def state(self) -> Any:
+        """The policy's state; waits for one that is in the making."""
+        if self.coming is not None:
+            coming, self.coming = self.coming, None
+            self._state = coming.get()
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state, self.coming = state, None
+
+    @property
+    def epoch(self) -> int:
+        """The state's epoch, for which nobody has to wait."""
+        return int(self._state.epoch if self.coming is None else self.coming.epoch)
 
     def take(self, step: int, units: Order, signals: Any) -> None:
         """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved.
@@ -97,10 +117,13 @@ class Observer:
             self._pending.add(step, units[mine].numpy().astype(self.state.order.dtype), rows[mine])
 
     def advance(self, following: Any = None) -> None:
-        """Close the epoch and open the next, whose state may have been made already."""
+        """Close the epoch and open the next, whose state may have been made already, or be in the making."""
         self.flush()
         self._pending.take()  # of hooks that were taken off on the way: nobody asked the others for theirs
-        self.state = self.policy.advance(self.state) if following is None else following
+        if isinstance(following, NextState):
+            self._state, self.coming = self.state, following
+        else:
+            self.state = self.policy.advance(self.state) if following is None else following
         if self.running_error.sums:
             self.errors.append(self.running_error.error())
         self.running_error = RunningOrderError()
