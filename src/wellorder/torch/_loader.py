@@ -335,8 +335,8 @@ class OrderedLoader(Prepared, DataLoader[Any]):
 
         Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``. With several
         ranks, each saves its own, or one saves for all; the latter lacks what the others saw in an observed
-        epoch that is not over, so save once at epochs' ends, or per rank. Nothing is sent; but where a trainer
-        saves one state for all (Accelerate, `OrderCallback`, `OrderedTrainer`), all ranks must ask, and it
+        epoch that is not over, so save once at epochs' ends, or per rank. Nothing is sent; but where trainers
+        save one state for all (Accelerate, `OrderCallback`, `OrderedTrainer`), all ranks must ask, and it
         holds what any of them saw.
         """
         latest = self._records.open_records[-1:]
