@@ -224,14 +224,18 @@ def rank_main(options: argparse.Namespace) -> None:
         for order in (False, True):  # compiles kernels, fills caches
             RankTraining(case, order=order).epoch(0)
         plain, other = (RankTraining(case, order=order) for order in (False, True))
-        spent = np.zeros((options.epochs, 2, 2))
+        spent, seen = np.zeros((options.epochs, 2, 2)), np.zeros(options.epochs, bool)
         for epoch in range(options.epochs):
+            seen[epoch] = other.loader.observing
             spent[epoch] = plain.epoch(epoch), other.epoch(epoch)
-        total = torch.from_numpy(spent.sum(0))
-        distributed.all_reduce(total)
-        usual, ours = total.tolist()
+        every = torch.from_numpy(spent)
+        distributed.all_reduce(every)
+        usual, ours = every.sum(0).tolist()
+        kinds = {name: np.median(spent[which, 1, 0] / spent[which, 0, 0])
+                 for name, which in (("observed", seen), ("not_observed", ~seen)) if which.any()}  # fmt: skip
         if not distributed.get_rank():
             say(case=case, ranks=distributed.get_world_size(), epochs=options.epochs,
+                **{f"{name}_ratio_processor": round(float(v), 4) for name, v in kinds.items()},
                 run_ratio_processor=round(ours[0] / usual[0], 4), run_ratio_wall=round(ours[1] / usual[1], 4),
                 ms_a_plain_step=round(1e3 * usual[1] / 2 / options.epochs / CASES[case][3], 2),
                 bytes_sent_by_a_rank=other.loader.report().sent,

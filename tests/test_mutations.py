@@ -19,6 +19,11 @@ MUTATIONS = {
         ],
         ["tests/policies/test_transcriptions.py", "tests/kernels/test_reorder.py"],
     ),
+    "the workers' sum begins anew in every block": (
+        "policies/_cdgrab.py",
+        [("balance_pairs(rows, NO_VECTOR, state.total,", "balance_pairs(rows, NO_VECTOR, NO_VECTOR,")],
+        ["tests/policies/test_cdgrab.py"],
+    ),
     "mean of already-centred vectors": (
         "policies/_grab.py",
         [

@@ -112,6 +112,11 @@ MUTATIONS = {
         [("(epoch * rest + np.arange(rest)) % places", "np.arange(rest)")],
         f"{LOADER}::test_drop_last_starves_nobody",
     ),
+    "all ranks get the same batches": (
+        "torch/_batching.py",
+        [("[self.share.number :: self.share.of]", "[0 :: self.share.of]")],
+        "tests/torch/test_shares.py::test_ranks_together_visit_the_global_batches_of_one_process",
+    ),
     "policies that keep rows are shown products": (
         "torch/_signal_sources.py",
         [

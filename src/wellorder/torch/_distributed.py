@@ -142,7 +142,10 @@ class Ranks:
             part = rows.new_zeros(high - low, dim, dtype=torch.float32)
             if last > first:
                 part[torch.from_numpy(places[first:last] - low).to(part.device)] = rows[first:last].float()
-            every = self._all_gather(where, part)[givers].transpose(0, 1).reshape(-1, dim)
+            found = self._all_gather(where, part)
+            if len(found) != share.of or givers != sorted(givers):
+                found = found[givers]
+            every = found.transpose(0, 1).reshape(-1, dim)
             known = heard[:, low:high].T
             counts = [int(known[at : at + step].sum()) for at in range(0, high - low, step)]
             units = visits[low * share.of : high * share.of]

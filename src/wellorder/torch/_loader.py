@@ -386,7 +386,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self._next = None
         self._iteration += 1
         self._open_epoch()
-        if self._step >= len(self._batching):  # saved in the body of an epoch's last step: that epoch is over
+        if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False
             self._advance()
 

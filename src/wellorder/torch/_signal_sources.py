@@ -165,4 +165,9 @@ def watch(
         return ExactSource(spec, model, seed, scaler, records=records)
     if isinstance(spec, Sketch):
         return SketchSource(spec, model, seed, scaler, records=records, batch=batch, strict=strict)
+    if any(hasattr(p, "placements") for p in model.parameters()):  # DTensors, as FSDP2 makes them
+        raise ValueError(
+            'signals="batch" reads the gradients of whole parameters, and this model\'s are sharded; use '
+            'signals="sketch", or order by rows='
+        )
     return MicroBatchSource(spec, model, seed, scaler, records=records)
