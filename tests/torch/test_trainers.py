@@ -226,6 +226,18 @@ def test_first_batches_that_accelerate_skips_after_a_load_are_not_skipped_twice(
         assert [batch[2].tolist() for batch in fresh] == epochs[2]
 
 
+def test_loaders_of_accelerate_that_skip_or_send_batches_are_refused_by_name():
+    from accelerate import Accelerator, DataLoaderConfiguration, skip_first_batches
+
+    prepared = Accelerator(cpu=True).prepare(given())
+    for skipping in (skip_first_batches(prepared, 2), skip_first_batches(given(), 2)):
+        with pytest.raises(ValueError, match="batch_sampler=SkipBatchSampler cuts its own batches"):
+            ordered(skipping, two.network())
+    sending = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    with pytest.raises(ValueError, match=r"dispatch_batches=True.*leave it out"):
+        ordered(sending.prepare(given()), two.network())
+
+
 # ---- torchdata, and samplers ----
 
 

@@ -22,7 +22,7 @@ class Delivery:
         from accelerate.state import GradientState
 
         self.device, self.non_blocking = device, non_blocking
-        self.rng_types = [kind for kind in rng_types or () if str(kind) != "generator"]
+        self.rng_types = [kind for kind in rng_types or () if getattr(kind, "value", kind) != "generator"]
         self._gradients = GradientState()
 
     def placed(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -162,15 +162,19 @@ def unwrapped(model: Any) -> Any:
 def _of_accelerate(loader: Any, kind: str) -> tuple[Any, Delivery]:
     sampler = loader.batch_sampler
     shards = getattr(sampler, "num_processes", 1)
-    if kind != "DataLoaderShard":
+    if kind == "DataLoaderDispatcher":
         _check_settings(2, split_batches=False, dispatch_batches=True, even_batches=True)
+    if kind != "DataLoaderShard":
+        raise ValueError(
+            f"loader={kind}: order first, then let Accelerate prepare: prepare(ordered(loader, model))"
+        )
     _check_settings(
         shards,
         split_batches=getattr(sampler, "split_batches", False),
         dispatch_batches=False,
         even_batches=getattr(sampler, "even_batches", True),
     )
-    inner = getattr(sampler, "batch_sampler", sampler)
+    inner = sampler.batch_sampler if type(sampler).__name__ == "BatchSamplerShard" else sampler
     delivery = Delivery(loader.device, non_blocking=loader._non_blocking, rng_types=loader.rng_types)
     return _plain(loader, inner), delivery
 
