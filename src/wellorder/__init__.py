@@ -109,7 +109,19 @@ __all__ = [
     "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "shards", "theory", "torch")
+_PARTS = (
+    "experiments",
+    "federated",
+    "flower",
+    "lightning",
+    "policies",
+    "problems",
+    "report",
+    "shards",
+    "theory",
+    "torch",
+    "transformers",
+)
 
 
 def __getattr__(name: str) -> ModuleType:

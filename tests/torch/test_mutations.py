@@ -12,6 +12,7 @@ mutations = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(mutations)
 
 BATCHES, LOADER, SKETCH = (f"tests/torch/test_{name}.py" for name in ("batch_record", "loader", "sketch"))
+TRAINERS = "tests/torch/test_trainers.py"
 EXACT, LOOPS, OBSERVE = (f"tests/torch/test_{name}.py" for name in ("exact", "loops", "observe"))
 
 MUTATIONS = {
@@ -249,6 +250,31 @@ MUTATIONS = {
         "torch/_per_example/factors.py",
         [("left = left * (1 - 2 * (owner % 2)).unsqueeze(2)", "left = left * 1")],
         f"{EXACT}::test_products_are_the_same_whether_rows_are_kept_or_not_and_in_pairs",
+    ),
+    "Accelerate is not told of the epoch's end": (
+        "torch/_frameworks.py",
+        [("return bool(this._step >= len(this._batching))", "return False")],
+        f"{TRAINERS}::test_accelerate_steps_at_an_epochs_end_and_after_a_break",
+    ),
+    "skipped batches are skipped twice after a load": (
+        "torch/_batching.py",
+        [("return self._whole() if skipping_asks() else self._batches", "return self._batches")],
+        f"{TRAINERS}::test_first_batches_that_accelerate_skips_after_a_load_are_not_skipped_twice",
+    ),
+    "a state of an epoch's end is not loaded in Lightning": (
+        "lightning/_callback.py",
+        [("if len(self._states) == len(self._loaders):", "if False:"), ("elif self._states:", "elif False:")],
+        f"{TRAINERS}::test_lightning_trains_as_a_plain_loop_does_and_goes_on_from_its_checkpoints",
+    ),
+    "a new loader does not take over the order": (
+        "lightning/_callback.py",
+        [("                _hand_over(old, new)\n", "                pass\n")],
+        f"{TRAINERS}::test_loaders_that_lightning_makes_anew_go_on_with_the_order",
+    ),
+    "the Trainer resumes without the order": (
+        "transformers/_trainer.py",
+        [("if (checkpoint / STATE).exists():", "if False:")],
+        f"{TRAINERS}::test_the_trainer_goes_on_from_its_checkpoints_and_logs_the_order",
     ),
 }
 

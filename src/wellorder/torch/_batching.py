@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from wellorder._order import Order, is_permutation, rng, units_of
 from wellorder.torch._distributed import Share
+from wellorder.torch._frameworks import skipping_asks
 from wellorder.torch._schedule import NextState
 
 Examples = npt.NDArray[np.int64]
@@ -164,6 +165,14 @@ class Batching:
 class RestOfEpoch(Sampler[list[int]]):
     """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
 
+    def __new__(cls, batching: Any, *settings: Any, **named: Any) -> Any:
+        """Called with a `BatchSampler`'s arguments, as trainers do to replace the order: such a one."""
+        return (
+            super().__new__(cls)
+            if isinstance(batching, Batching)
+            else BatchSampler(batching, *settings, **named)
+        )
+
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
         self.batch_size, self.drop_last = batching.size, batching.drop_last
@@ -173,15 +182,26 @@ class RestOfEpoch(Sampler[list[int]]):
         self.epoch = self.start = 0
         # Whether the loader is asking, and whether somebody else did: batches are then drawn past the loader.
         self.asked_by_loader = self.asked_elsewhere = False
+        self.told_epoch = 0  # by a trainer
+        self.skipped_through = -1  # the epoch whose rest `skip_first_batches` drew, to its end
 
     def __iter__(self) -> Iterator[list[int]]:
         self.asked_elsewhere = not self.asked_by_loader
-        if self.coming is not None:
-            return self.coming.batches(self.batching.size, len(self.batching))
-        return self.batching.batches(self.order, self.epoch, self.start)
+        return self._whole() if skipping_asks() else self._batches(self.start)
 
     def __len__(self) -> int:
-        return len(self.batching) - self.start
+        return len(self.batching) - (0 if skipping_asks() else self.start)
+
+    def _whole(self) -> Iterator[list[int]]:
+        """The whole epoch, whose first batches are skipped, also where a loaded state would go on later."""
+        epoch = self.epoch
+        yield from self._batches(0)
+        self.skipped_through = epoch
+
+    def _batches(self, start: int) -> Iterator[list[int]]:
+        if self.coming is not None:  # an epoch that begins is drawn from its start
+            return self.coming.batches(self.batching.size, len(self.batching))
+        return self.batching.batches(self.order, self.epoch, start)
 
 
 class ExamplesOfEpoch(DistributedSampler[int]):
@@ -203,7 +223,8 @@ class ExamplesOfEpoch(DistributedSampler[int]):
         return max(batching.examples - self.rest.start * batching.size, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing: the loader knows its epoch, and each has its order."""
+        """Changes nothing: the loader knows its epoch. But a new loader in a later epoch is warned of."""
+        self.rest.told_epoch = epoch
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]

@@ -27,10 +27,19 @@ from wellorder.torch._batching import (
     RestOfEpoch,
 )
 from wellorder.torch._distributed import Ranks, Share, check_initialised, checksum, share_of
+from wellorder.torch._frameworks import KEPT, Prepared, opened_up, unwrapped
 from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
 from wellorder.torch._per_example.exact import Exact
-from wellorder.torch._saved_state import COUNTS, check_same, packed, reopened, unpacked
+from wellorder.torch._saved_state import (
+    COUNTS,
+    check_same,
+    packed,
+    reopened,
+    unpacked,
+    with_all_pending,
+    with_own_pending,
+)
 from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
 from wellorder.torch._validation import (
@@ -42,11 +51,11 @@ from wellorder.torch._validation import (
     opened,
 )
 
-KEPT = (
-    "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
-    "persistent_workers", "pin_memory_device", "in_order",
-)  # fmt: skip
-"""What the given loader decides about how batches are fetched."""
+_BEHIND = (
+    "the training is in epoch {}, and this ordered loader is new and in epoch {}: its order begins knowing "
+    "nothing. Load the state_dict() of the loader before (in Lightning add "
+    "wellorder.lightning.OrderCallback(), which does that after an epoch's end, and for loaders made anew)"
+)
 
 
 def ordered(
@@ -100,19 +109,21 @@ def ordered(
     >>> len(loader), loader.epoch, sorted(loader.order.tolist()) == list(range(10))
     (3, 1, True)
     """
+    loader, delivery = opened_up(loader)
     check_loader(loader)
     if model is not None:
-        model = checked_model(model)
+        model = checked_model(unwrapped(model))
     rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
     check_knowledge(rule, model, rows)
     units_of(1, seed)
-    return OrderedLoader(
-        loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler
-    )
+    made = object.__new__(OrderedLoader)
+    made._begin(loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler)
+    made._delivery = delivery
+    return made
 
 
-class OrderedLoader(DataLoader[Any]):
+class OrderedLoader(Prepared, DataLoader[Any]):
     """A `DataLoader` whose order a policy makes from what is known of the examples; made by `ordered`.
 
     Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. Its data set,
@@ -120,7 +131,14 @@ class OrderedLoader(DataLoader[Any]):
     order.
     """
 
-    def __init__(
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A plain loader: trainers make one of a loader's class and settings to train in another order.
+
+        Lightning's ``overfit_batches`` does so, which takes the first batches as they are stored.
+        """
+        return DataLoader(*args, **kwargs)
+
+    def _begin(
         self,
         loader: DataLoader[Any],
         model: nn.Module | None,
@@ -230,7 +248,8 @@ class OrderedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
         self._clock = time.perf_counter()
-        if self._step and not self._resumed:  # the last epoch was left early
+        skipped = self._rest.skipped_through == self.epoch
+        if skipped or (self._step and not self._resumed):  # the last epoch was drawn elsewhere, or left early
             self._warn_if_left_at_once()
             self._advance()
         self._take_share()
@@ -241,6 +260,8 @@ class OrderedLoader(DataLoader[Any]):
                 f"the data set had {self._batching.n} examples when ordered(...) was called, and has "
                 f"{len(data)} now; call ordered(...) again on a new DataLoader"
             )
+        if not self._iteration and self._rest.told_epoch > self.epoch:
+            warnings.warn(_BEHIND.format(self._rest.told_epoch, self.epoch), UserWarning, stacklevel=2)
         self._resumed = False
         if self._together:
             where = f"the start of epoch {self.epoch}"
@@ -251,9 +272,13 @@ class OrderedLoader(DataLoader[Any]):
         name = "workers" if given is None else f"workers.{given.initial_seed()}"
         name += f".rank{self._batching.share.number}" if self._batching.share.number else ""
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
+        if self._delivery is not None:
+            self._delivery.begin(self)
         try:
             yield from self._observed_epoch(iteration) if self.observing else self._plain_epoch(iteration)
         finally:  # at the epoch's end, or where the loop was left
+            if self._delivery is not None:
+                self._delivery.end(self)
             if iteration == self._iteration:
                 self._wall, self._clock = self._wall_so_far(), 0.0
 
@@ -294,7 +319,9 @@ class OrderedLoader(DataLoader[Any]):
         """The epoch's batches with their examples' numbers."""
         self._rest.asked_by_loader = True
         try:
-            return iter(self._inner)
+            self._inner.worker_init_fn = self.worker_init_fn  # trainers set it later
+            batches: Iterator[Any] = iter(self._inner)
+            return batches if self._delivery is None else self._delivery.placed(batches)
         finally:
             self._rest.asked_by_loader = False
 
@@ -309,7 +336,9 @@ class OrderedLoader(DataLoader[Any]):
 
         Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``. With several
         ranks, each saves its own, or one saves for all; the latter lacks what the others saw in an observed
-        epoch that is not over, so save once at epochs' ends, or per rank. Nothing is sent.
+        epoch that is not over, so save once at epochs' ends, or per rank. Nothing is sent; but where trainers
+        save one state for all (Accelerate, `OrderCallback`, `OrderedTrainer`), all ranks must ask, and it
+        holds what any of them saw.
         """
         latest = self._records.open_records[-1:]
         unheard = latest[0] if latest and not latest[0].heard else None
@@ -317,7 +346,7 @@ class OrderedLoader(DataLoader[Any]):
         start = time.thread_time()
         self._observer.flush()
         self._observer.seconds += time.thread_time() - start
-        return {
+        state = {
             "loader": self._identity(),
             "step": self._step,
             "seen_in": self._seen_in,
@@ -327,6 +356,7 @@ class OrderedLoader(DataLoader[Any]):
             "rank": self._batching.share.number,
             **packed(self._observer),
         }
+        return with_all_pending(state) if self._saved_once and self._together else state
 
     def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals.
@@ -335,8 +365,9 @@ class OrderedLoader(DataLoader[Any]):
         over: it goes on in mid-epoch if global batches are as large as before, else begins the epoch anew.
         """
         self._take_share()
-        share, ranks = self._batching.share, int(mapping.get("ranks", 1))
+        share = self._batching.share
         check_same(mapping, self._identity(), share.of)
+        mapping, ranks = with_own_pending(mapping, share.number), int(mapping.get("ranks", 1))
         self._records.settle(everything=True)
         if self._source is not None:
             self._source.forget()
@@ -359,6 +390,13 @@ class OrderedLoader(DataLoader[Any]):
         if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False
             self._advance()
+
+    def _go_to(self, epoch: int, step: int) -> None:
+        """Be where a training is that was not ours so far; all that is known of the units stays."""
+        while self.epoch < epoch:
+            self._observer.advance()
+        self._step, self._resumed = step, step > 0
+        self._open_epoch()
 
     def report(self) -> Report:
         """What is collected and why, what it costs, what was observed, and the order error so far.

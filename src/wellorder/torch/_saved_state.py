@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from wellorder._order import Policy, load_state_dict, state_dict
 from wellorder.torch._observing import Observer, RunningOrderError
@@ -75,6 +75,19 @@ def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) 
                 f"this state was saved with {name}={theirs.get(name)!r}, and this loader has "
                 f"{name}={value!r}; make the loader as it was when the state was saved"
             )
+
+
+def with_all_pending(state: dict[str, Any]) -> dict[str, Any]:
+    """A state for all ranks, each of which must call this: it holds what any of them saw."""
+    found: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, (state["rank"], state.pop("pending")))
+    return {**state, "pending_of_all": dict(found)}
+
+
+def with_own_pending(mapping: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """A state that `with_all_pending` made, as this rank would have saved it alone; others as they are."""
+    every = mapping.get("pending_of_all", {})
+    return {**mapping, "rank": rank, "pending": every[rank]} if rank in every else mapping
 
 
 def reopened(policy: Policy[Any], state: Any) -> Any:
