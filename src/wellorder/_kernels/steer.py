@@ -8,6 +8,8 @@ short rows first and leaves the hard examples to the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ from wellorder._compiled import fast, jit
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
+PART = 1024
+"""Units that are taken in at a time, where an order is wanted as it is made."""
 
 
 class Window:
@@ -68,22 +72,24 @@ class Window:
         return out
 
 
-def steer(
+def steered(
     rows: Rows,
     order: Order,
     mean: npt.NDArray[np.float64],
     window: int,
     candidates: int,
     draws: tuple[int, int],
-) -> Order:
+) -> Iterator[Order]:
     """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
 
-    O(n·candidates·k) time.
+    Gives the new order part by part, as it is made. O(n·candidates·k) time.
     """
     seed, epoch = draws
     held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
-    which = order.astype(np.int64)
-    return np.concatenate([held.take_in(rows, which, which, mean), held.drain()]).astype(order.dtype)
+    for at in range(0, len(order), PART):
+        which = order[at : at + PART].astype(np.int64)
+        yield held.take_in(rows, which, which, mean).astype(order.dtype)
+    yield held.drain().astype(order.dtype)
 
 
 @jit
