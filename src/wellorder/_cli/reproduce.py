@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ from wellorder._saving import write_text
 from wellorder.experiments._folder import cores, machine, versions, whole_folder
 from wellorder.report._table import as_text, joined, write_table
 
+SAID_EVERY = 60.0
+"""Seconds between two lines about where a run is."""
 app = typer.Typer(help="Reproduce the paper's figures, and CD-GraB's.", no_args_is_help=True)
 
 
@@ -34,6 +37,9 @@ Policies = Annotated[
 Tune = Annotated[bool, typer.Option("--tune", help="Search the step size in two stages on the first policy.")]
 Rate = Annotated[float | None, typer.Option("--lr", help="The step size.", show_default="the paper's")]
 Clients = Annotated[int | None, typer.Option(help="Clients.", show_default="1000; quick: 50")]
+Sample = Annotated[
+    int | None, typer.Option("--train-sample", help="Training examples to evaluate on.", show_default="all")
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Precision = Annotated[
     str | None, typer.Option(help="float64, float32, tf32 or bf16.", show_default="float32; on CUDA tf32")
@@ -159,11 +165,13 @@ def federated_figure(name: str, about: str) -> Callable[..., None]:
         out: Out = None, data: DataFolder = None, dataset: Named = None, rounds: Rounds = None,
         seeds: Seeds = None, policy: Policies = None, tune: Tune = False, lr: Rate = None,
         clients: Clients = None, device: Device = "cpu", precision: Precision = None, quick: Quick = False,
-        resume: Resume = False, download: Download = False, as_json: AsJson = False,
+        train_sample: Sample = None, resume: Resume = False, download: Download = False,
+        as_json: AsJson = False,
     ) -> None:  # fmt: skip
         given = {
             "dataset": dataset, "rounds": rounds, "seeds": seeds, "policies": policy, "step_size": lr,
             "clients": clients, "tune": tune, "device": device, "precision": precision,
+            "train_sample": train_sample,
         }  # fmt: skip
         changes = {key: value for key, value in given.items() if value is not None}
         _train(name, changes, quick, RunFiles(out or Path("runs") / name, data, resume, download), as_json)
@@ -180,6 +188,42 @@ class RunFiles:
     data: Path | None
     resume: bool
     download: bool
+
+
+def spread(values: dict[str, float], name: str, scale: float, digits: int) -> str:
+    """A mean, and its deviation over seeds if there are several.
+
+    >>> spread({"loss": 0.25, "loss_std": float("nan")}, "loss", 1, 2)
+    '0.25'
+    """
+    mean, deviation = scale * values[name], scale * values[f"{name}_std"]
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation == deviation else "")
+
+
+class Whereabouts:
+    """Where a long run is: a bar of rounds on a terminal, elsewhere a line now and then on standard error."""
+
+    def __init__(self, title: str, epochs: int, *, quiet: bool) -> None:
+        self.progress, self.epochs, self.done = bar(), epochs, 0
+        self.task = self.progress.add_task(title, total=None)
+        self.lines = not quiet and not sys.stderr.isatty()
+        self.began = self.said = time.perf_counter()
+        self.seen = 0
+
+    def round(self, turn: int, rounds: int) -> None:
+        """A round of the running epoch is done."""
+        at, total = self.done * rounds + turn, self.epochs * rounds
+        self.progress.update(self.task, completed=at, total=total)
+        self.seen += 1
+        now = time.perf_counter()
+        if self.lines and (self.seen in (1, 10) or now > self.said + SAID_EVERY):
+            left = (now - self.began) / self.seen * (total - at)
+            typer.echo(f"round {at} of {total}, about {left / 60:.0f} minutes left", err=True)
+            self.said = now
+
+    def epoch(self, epochs: int, _: list[dict[str, float]]) -> None:
+        """An epoch is done, and the checkpoint written."""
+        self.done = epochs
 
 
 def _one_thread() -> None:
@@ -201,14 +245,11 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
         try:
             config = figures.figure(name, quick=quick, **changes)
             found = figures.dataset_of(config, files.data, download=files.download)
-            progress = bar()
-            task = progress.add_task(f"{config.model} on {config.dataset}: epochs", total=config.epochs)
-
-            def tell(epochs: int, _: list[dict[str, float]]) -> None:
-                progress.update(task, completed=epochs)
-
-            with shown(progress, quiet=as_json):
-                done = figures.run(config, found, files.out, resume=files.resume, progress=tell)
+            where = Whereabouts(f"{config.model} on {config.dataset}: rounds", config.epochs, quiet=as_json)
+            with shown(where.progress, quiet=as_json):
+                done = figures.run(
+                    config, found, files.out, resume=files.resume, progress=where.epoch, watch=where.round
+                )
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
         report = figures.publish(done, found)
@@ -222,8 +263,8 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
     for label, values in ends.items():
         table.add_row(
             label,
-            f"{100 * values['test_accuracy']:.2f} ± {100 * values['test_accuracy_std']:.2f} %",
-            f"{values['train_loss']:.4f} ± {values['train_loss_std']:.4f}",
+            f"{spread(values, 'test_accuracy', 100, 2)} %",
+            spread(values, "train_loss", 1, 4),
         )
     console().print(table)
     console().print(f"Report: {report} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)

@@ -20,7 +20,7 @@ MARGIN = 4
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """Inputs and labels of all clients, who holds what, and a test set.
+    """Inputs and labels of all clients, who holds what (a `Partition`, or a list of examples each), a test set.
 
     Inputs are uint8 images (n, channels, height, width), normalised by ``mean`` and ``std``; or floats
     (n, …), which the model is given in the run's precision; or integers (n, …), such as tokens, which stay
@@ -37,6 +37,15 @@ class ClientData:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.partition, Partition):
+            object.__setattr__(self, "partition", Partition.of_lists(self.partition))
+        for name in ("inputs", "labels", "test_inputs", "test_labels"):
+            values = getattr(self, name)
+            if values is not None and np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
+                bad = int((~np.isfinite(np.asarray(values)).reshape(len(values), -1).all(axis=1)).argmax())
+                raise ValueError(
+                    f"{name}[{bad}] holds NaN or infinite numbers; fill them in, or leave such examples out"
+                )
         if len(self.inputs) != len(self.labels):
             raise ValueError(
                 f"{len(self.inputs)} inputs but {len(self.labels)} labels; pass one label per input"

@@ -89,7 +89,9 @@ class Config:
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: pass one of {', '.join(choices)}")
         if self.looks > 1 and self.evaluate != 1:
-            raise ValueError(f"looks={self.looks}, evaluate={self.evaluate}: pass evaluate=1 to look inside epochs")
+            raise ValueError(
+                f"looks={self.looks}, evaluate={self.evaluate}: pass evaluate=1 to look inside epochs"
+            )
         if self.sketch & (self.sketch - 1) or self.sketch > 2048:
             raise ValueError(f"sketch={self.sketch}: pass a power of two up to 2048, or 0 for whole signals")
 

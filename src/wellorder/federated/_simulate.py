@@ -33,6 +33,8 @@ MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 Progress = Callable[[int, list[dict[str, float]]], None]
 """Called with the number of epochs done, after each, and with each run's newest row of the table."""
+Watch = Callable[[int, int], None]
+"""Called after each round with the number of the epoch's rounds done, and how many it has."""
 Row = dict[str, float]
 
 
@@ -64,6 +66,7 @@ def simulate(
     *,
     loss: Loss = cross_entropy,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Simulation:
     """Train a model by regularised-participation FL (Algorithm ``alg:FL``), its clients in a policy's order.
 
@@ -79,6 +82,8 @@ def simulate(
         From outputs (b, …) and labels to one loss for each example.
     progress
         Called after each epoch with the number of epochs done, and a list of the newest row of the table.
+    watch
+        Called after each round with the number of the epoch's rounds done, and how many it has.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
@@ -89,7 +94,7 @@ def simulate(
     >>> run.orders.shape, bool(run.table["train_loss"][-1] < run.table["train_loss"][0])
     ((3, 12), True)
     """
-    return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress)[0]
+    return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress, watch=watch)[0]
 
 
 def simulate_many(
@@ -99,9 +104,11 @@ def simulate_many(
     *,
     loss: Loss = cross_entropy,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> list[Simulation]:
     """`simulate` for several runs that share device and data; only policy, seed, step size and sketch differ."""
     runs = Runs(model, data, jobs, loss)
+    runs.loop.watch = watch
     with precision_of(jobs[0][1].precision):
         return runs.train(progress)
 
@@ -164,7 +171,9 @@ class Runs:
         """Measure the servers in the middle of an epoch, after ``turn`` of its rounds."""
         self._stop_clock()
         # A run's clock was set to the epoch's end when that was planned.
-        clocks = [float(run.clock - max(own - turn, 0)) for own, run in zip(rounds, self.loop.runs, strict=True)]
+        clocks = [
+            float(run.clock - max(own - turn, 0)) for own, run in zip(rounds, self.loop.runs, strict=True)
+        ]
         self._measured(self.done + turn / max(rounds), clocks)
         self.began = time.perf_counter()
 
@@ -246,7 +255,9 @@ def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> 
     first = jobs[0][1]
     for _, config in jobs[1:]:
         if config.shared() != first.shared():
-            raise ValueError("jobs: runs that share a device may differ in policy, seed, step_size and sketch alone")
+            raise ValueError(
+                "jobs: runs that share a device may differ in policy, seed, step_size and sketch alone"
+            )
     n = data.partition.n
     if first.cohort > n:
         raise ValueError(
