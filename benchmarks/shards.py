@@ -37,7 +37,6 @@ from wellorder.federated import shakespeare as roles
 from wellorder.shards import Survey, ordered_shards, survey
 
 EPOCHS = (1, 2, 3, 5, 10)
-WINDOW = 1000
 METHODS = ("full shuffle", "shuffle buffer", "CorgiPile", "ours", "ours, no survey")
 STORED = ("by class", "half by class", "Dirichlet .3", "at random")
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -203,22 +202,22 @@ def corgipile(shards: list[np.ndarray], size: int, draw: np.random.Generator) ->
     return np.concatenate([*out, *([draw.permutation(np.concatenate(held))] if held else [])])
 
 
-def order_of(method: str, store: Stored, seed: int, epoch: int) -> np.ndarray:
+def order_of(method: str, store: Stored, window: int, seed: int, epoch: int) -> np.ndarray:
     """One epoch's order of the examples."""
     draw, rows, shards = rng(seed, epoch, "benchmark"), store.data.rows, store.shards
     if method == "full shuffle":
         return draw.permutation(len(rows))
     if method == "CorgiPile":
-        return corgipile(shards, WINDOW, draw)
+        return corgipile(shards, window, draw)
     mean, visits = None, draw.permutation(len(shards))
     if method == "ours":
         rows, mean = store.rows, store.survey.mean
         visits = ordered_shards(store.survey, seed=seed, epoch=epoch)
     stream = np.concatenate([shards[at] for at in visits])
     if method == "shuffle buffer":
-        return shuffle_buffer(stream, WINDOW, draw)
+        return shuffle_buffer(stream, window, draw)
     steered = balanced_stream(
-        stream.tolist(), rows.__getitem__, window=WINDOW, seed=seed, epoch=epoch, mean=mean
+        stream.tolist(), rows.__getitem__, window=window, seed=seed, epoch=epoch, mean=mean
     )
     return np.fromiter(steered, np.int64, len(stream))
 
@@ -232,7 +231,9 @@ class Training:
         if run.method == "ours":
             _ = store.rows  # the survey is made once, whatever the number of epochs
         start = time.perf_counter()
-        orders = [order_of(run.method, store, run.seed, epoch) for epoch in range(options.epochs)]
+        orders = [
+            order_of(run.method, store, options.window, run.seed, epoch) for epoch in range(options.epochs)
+        ]
         self.seconds = time.perf_counter() - start
         self.order_error = error_vs_shuffle(self.data.rows, orders[0], every=self.batch)
         self.steps = len(orders[0]) // self.batch
@@ -296,7 +297,8 @@ class Training:
         measure = "test loss" if self.data.y is None else "test accuracy"
         return {
             **asdict(self.run), "examples": len(self.data.rows), "shards": options.shards,
-            "measure": measure, "epochs": [e for e in EPOCHS if e <= options.epochs], "scores": scores,
+            "window": options.window, "measure": measure,
+            "epochs": [e for e in EPOCHS if e <= options.epochs], "scores": scores,
             "order_error": round(self.order_error, 3), "orders_s": round(self.seconds / options.epochs, 3),
         }  # fmt: skip
 
@@ -379,14 +381,15 @@ def table(paths: list[str], inside: bool) -> Iterator[str]:
     rows = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
     of = lambda row, *keys: tuple(row[key] for key in keys)  # noqa: E731
     misses: list[str] = []
-    for group in dict.fromkeys(of(row, "data", "model", "optimizer") for row in sorted(rows, key=str)):
-        here = [row for row in rows if of(row, "data", "model", "optimizer") == group]
+    keys = ("data", "model", "optimizer", "window")
+    for group in dict.fromkeys(of(row, *keys) for row in sorted(rows, key=str)):
+        here = [row for row in rows if of(row, *keys) == group]
         epochs, text = here[0]["epochs"], here[0]["measure"] == "test loss"
         when = "mean over the quarters of" if inside else "after"
         first = here[0]
         yield (
-            f"\n**{', '.join(group)}**: {first['measure']} {when} epochs {' · '.join(map(str, epochs))}; "
-            f"{first['examples']:,} examples in {first['shards']} shards\n"
+            f"\n**{', '.join(group[:3])}**: {first['measure']} {when} epochs {' · '.join(map(str, epochs))}; "
+            f"{first['examples']:,} examples in {first['shards']} shards, buffers of {first['window']:,}\n"
         )
         yield "| stored | order | " + " | ".join(map(str, epochs)) + " | order error | seeds |"
         yield "|---" * (len(epochs) + 4) + "|"
@@ -417,7 +420,7 @@ def table(paths: list[str], inside: bool) -> Iterator[str]:
                 gap = sign * (cells[how, "ours"] - base)
                 bad = [f"epoch {e}: {g:+.1f}" for e, g in zip(epochs, gap, strict=True) if g < -room]
                 if bad:
-                    misses.append(f"- {', '.join(group)}, {how}, ours against {rival}: {'; '.join(bad)}")
+                    misses.append(f"- {', '.join(group[:3])}, {how}, ours against {rival}: {'; '.join(bad)}")
     yield "\nOurs below the full shuffle by more than half a point, or below the shuffle buffer:\n"
     yield "\n".join(misses) if misses else "- nowhere"
 
@@ -446,6 +449,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=max(EPOCHS))
     parser.add_argument("--examples", type=int, default=25_000)
     parser.add_argument("--shards", type=int, default=250)
+    parser.add_argument("--window", type=int, default=1000, help="examples in the buffer, of every method")
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     parser.add_argument("--inside", action="store_true", help="table: means over quarters instead of ends")
