@@ -145,6 +145,51 @@ def test_duplicates_that_cancel_are_ties_in_products_too():
     assert balance(rows).signs.tolist() == balance(Products(rows)).signs.tolist() == [-1, 1] * 3
 
 
+@pytest.mark.parametrize("wrap", [Products, lambda rows: TensorRows(torch.from_numpy(rows))])
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=str)
+def test_whole_number_products_get_the_same_orders_in_blocks_of_any_size(policy, wrap):
+    """Ties are common among them, and a stale mean makes each a sum that rounding would decide."""
+    draw = np.random.default_rng(0)
+    for _ in range(150):
+        n, dim = int(draw.integers(2, 24)), int(draw.integers(1, 5))
+        epochs, found = draw.integers(-3, 4, (3, n, dim)).astype(float), []
+        for width in (1, 2, 3, 7, n):
+            state = policy.init(n)
+            for rows in epochs:
+                order = state.order
+                for at in range(0, n, width):
+                    units = order[at : at + width]
+                    state = policy.observe(state, units, wrap(rows[units]))
+                state = policy.advance(state)
+            found.append(state.order.tolist())
+        assert all(order == found[0] for order in found)
+
+
+def test_a_product_that_is_small_but_true_is_no_tie():
+    rows = np.array([[1.0, 0.0], [-1e-9, 1.0]])
+    for shown in (rows, Products(rows)):
+        assert balance(shown).signs.tolist() == [-1, -1]
+        assert balance(shown, total=np.array([2.0, 0.0])).signs.tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e305])
+@pytest.mark.parametrize("kind", ["rows", "tensors", "device tensors", "products"])
+def test_the_row_that_cannot_be_balanced_is_named_and_nothing_is_kept_of_it(policy, count, value, kind):
+    """The last row of an odd block has no partner yet, so no product of a pair shows what is in it."""
+    wrap = {"rows": np.array, "tensors": torch.tensor, "products": Products}.get(
+        kind, lambda rows: TensorRows(torch.tensor(rows))
+    )
+    rows = np.arange(3.0 * count).reshape(count, 3)
+    rows[-1, 1] = value
+    state = policy.init(5)
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=rf"signals\[{count - 1}\] is NaN or inf"):
+        policy.observe(state, state.order[:count], wrap(rows))
+    good = policy.observe(state, state.order, wrap(np.eye(5, 3)))
+    assert np.isfinite(policy.advance(good).order).all()
+
+
 def test_the_walk_clips_and_counts():
     rows = np.full((4, 1), 10.0)
     assert balance(rows, Walk(1.0)).clipped == 2
