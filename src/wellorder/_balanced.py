@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import array_of, function, numbers, room_for, seed_of, shown, whole_number
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
-from wellorder._order import Order, Policy, remembers
+from wellorder._order import Order, Policy, policy_of, remembers
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -39,11 +39,14 @@ def balanced(
     >>> for epoch, order in zip(range(10), balanced(features(x, y), seed=0)):
     ...     pass   # x[order], y[order]: this epoch's examples, in order
     """
-    rule: Any = Steering() if policy is None else policy
+    rule: Any = Steering() if policy is None else policy_of(policy)
     epoch = whole_number("start", start, least=0)
     if not remembers(rule):
         raise ValueError(f"policy={rule!r}: it takes no rows; use Steering() or Herding()")
-    array: Any = np.asarray(rows) if not hasattr(rows, "detach") else rows
+    cure = "pass a 2-D array, one row of numbers for each example"
+    array: Any = rows if hasattr(rows, "detach") else array_of("rows", rows, cure=cure)
+    if array.ndim != 2 or not len(array):
+        raise ValueError(f"rows of shape {tuple(array.shape)}: {cure}")
     state = rule.init(len(array), seed=seed_of(seed), rows=array)
     return _orders(rule, state, epoch)
 
@@ -96,9 +99,13 @@ def balanced_stream(
     whole_number("candidates", candidates, least=1)
     whole_number("at_once", at_once, least=1)
     whole_number("epoch", epoch, least=0)
-    if not callable(row):
-        raise ValueError(f"row={row!r}: pass a function from an example to its row of numbers")
-    return _stream(iter(examples), row, window, candidates, (seed_of(seed), epoch), mean, at_once)
+    function("row", row, "from an example to its row of numbers")
+    try:
+        source = iter(examples)
+    except TypeError:
+        raise ValueError(f"examples={shown(examples)}: pass something to iterate over") from None
+    center = None if mean is None else numbers("mean", mean, cure="pass the mean row, a 1-D array of numbers")
+    return _stream(source, row, window, candidates, (seed_of(seed), epoch), center, at_once)
 
 
 def _stream(
@@ -107,16 +114,16 @@ def _stream(
     window: int,
     candidates: int,
     draws: tuple[int, int],
-    mean: Any,
+    mean: npt.NDArray[np.float64] | None,
     at_once: int,
 ) -> Iterator[E]:
     held: Window | None = None
     waiting: dict[int, E] = {}
-    center: Any = None if mean is None else np.asarray(mean, np.float64)
+    center: Any = mean
     total: Any = 0.0
     seen = 0
     while block := list(_some(examples, at_once)):
-        rows = dense(np.stack([np.asarray(row(example)) for example in block]), len(block), "row(example)")
+        rows = dense([_row_of(row(example)) for example in block], len(block), "row(example)")
         numbers = np.arange(seen, seen + len(block))
         seen += len(block)
         if mean is None:
@@ -124,13 +131,22 @@ def _stream(
             center = total / seen
         if center.shape != (rows.shape[1],):
             raise ValueError(f"mean of shape {center.shape}: rows have {rows.shape[1]} numbers")
-        held = held or Window(window, rows.shape[1], candidates, *draws)
+        if held is None:
+            with room_for("window", window):
+                held = Window(window, rows.shape[1], candidates, *draws)
         waiting.update(zip(numbers.tolist(), block, strict=True))
         for number in held.take_in(rows, np.arange(len(block)), numbers, center).tolist():
             yield waiting.pop(number)
     if held is not None:
         for number in held.drain().tolist():
             yield waiting.pop(number)
+
+
+def _row_of(row: Any) -> npt.NDArray[Any]:
+    array = array_of("row(example)", row, cure="return a 1-D array of numbers")
+    if array.ndim != 1:
+        raise ValueError(f"row(example) of shape {array.shape}: return a 1-D array of numbers")
+    return array
 
 
 def _some(examples: Iterator[E], count: int) -> Iterator[E]:

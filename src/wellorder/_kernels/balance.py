@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import numbers, seed_of
 from wellorder._compiled import fast, jit
-from wellorder._kernels.sign_rules import Deterministic, SignRule
+from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._kernels.signals import (
     TensorRows,
     at_home,
@@ -72,9 +73,14 @@ def balance(
     >>> balance(np.array([[1.0], [1.0], [3.0], [-2.0]])).signs
     array([-1,  1, -1, -1], dtype=int8)
     """
-    rule = rule or Deterministic()
-    block = block_of(signals, len(signals))
-    thresholds = rule.thresholds(seed, 0, start, len(block))
+    rule = Deterministic() if rule is None else checked_rule(rule)
+    block = block_of(signals, None)
+    thresholds = rule.thresholds(seed_of(seed), 0, start, len(block))
+    if not hasattr(total, "detach"):
+        total = numbers("total", total, cure="pass the running sum so far, a 1-D array of numbers")
+    dim = block.shape[1] if isinstance(block, np.ndarray) else len(total)
+    if total.ndim != 1 or (len(total) and len(total) != dim):
+        raise ValueError(f"total of shape {tuple(total.shape)}: pass a 1-D sum of signals of dimension {dim}")
     if len(total) and hasattr(block, "add_to"):
         total = total + 0.0  # the caller's own is not to be added to
     return balance_centred(block, NO_VECTOR, total, thresholds, rule.limit)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wellorder._arguments import seed_of
-from wellorder._order import Needs, Order, frozen, rng, shuffled, units_of
+from wellorder._order import Needs, Order, frozen, own_state, rng, shuffled, units_of
 from wellorder.policies._plan import Plan, pass_by
 
 
@@ -29,7 +29,7 @@ class RandomReshuffling:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         return Plan(state.seed, epoch, shuffled(len(state.order), state.seed, epoch))
 
 
@@ -52,7 +52,7 @@ class WithReplacement:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         return Plan(state.seed, epoch, _draws(len(state.order), state.seed, epoch))
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import whole_number
 from wellorder._kernels.steer import steer
-from wellorder._order import Keeps, Needs, shuffled
+from wellorder._order import Keeps, Needs, own_state, shuffled
 from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
 
 
@@ -57,11 +57,11 @@ class Steering:
         return renew(state, units, signals)
 
     def advance(self, state: LatestRows) -> LatestRows:
-        return self.open(state, state.epoch + 1)
+        return self.open(state, own_state(state, LatestRows).epoch + 1)
 
     def open(self, state: LatestRows, epoch: int) -> LatestRows:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
-        order = shuffled(len(state.known), state.seed, epoch)
+        order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
         if len(part):
             part = steer(state.rows, part, mean, self.window, self.candidates, (state.seed, epoch))
