@@ -29,7 +29,7 @@ from wellorder.problems import logistic, quadratics
 
 PARTS = ("", ".policies", ".problems", ".theory", ".federated", ".torch", ".flower", ".experiments", ".report")
 NEEDS = {"federated": "torch", "torch": "torch", "flower": "flwr", "experiments": "pyarrow", "report": "pyarrow"}
-SECONDS, MEMORY = 5.0, 2 * 2**30
+SECONDS, MEMORY = 60.0, 2 * 2**30
 """What a call may take. Refusals must come before anything is computed."""
 
 
@@ -198,13 +198,12 @@ def federated():
     import torch
 
     from wellorder.federated import (
-        Always, ClientData, Config, Dataset, Diurnal, DropOut, FullGradient, LocalSGD, Partition, Trace, by_client,
-        clients, label_shards,
+        Always, ClientData, Config, Dataset, Diurnal, DropOut, FullGradient, LocalSGD, Trace, clients, label_shards,
     )  # fmt: skip
 
-    labels = np.arange(12) % 3
+    labels = np.arange(12) % 2
     part, x = label_shards(labels, 4), np.zeros((12, 3), np.float32)
-    data, model = ClientData(x, labels, part, x[:2], labels[:2], classes=3), torch.nn.Linear(3, 3)
+    data, model = ClientData(x, labels, part, x[:2], labels[:2], classes=2), torch.nn.Linear(3, 2)
     sets = Dataset("own", np.zeros((12, 1, 4, 4), np.uint8), labels, np.zeros((2, 1, 4, 4), np.uint8), labels[:2], 3)
     config, held = Config(0.1, 1, cohort=2, local_steps=1, batch=2), clients(quadratics(8), 4)
     saved, trace = Path("part.npz").absolute(), Path("trace.csv").absolute()
@@ -267,8 +266,6 @@ def federated():
             "loss": lambda out, y: torch.nn.functional.cross_entropy(out, y, reduction="none"),
         },
         "simulate_many": lambda: {"model": model, "data": data, "jobs": [(PairGraB(), config)]},
-        "by_client ": lambda: {"owners": by_client([1, 2]).examples},
-        "Partition ": lambda: {"examples": Partition(part.examples, part.starts).examples, "starts": part.starts},
     }  # fmt: skip
 
 
@@ -430,6 +427,10 @@ PYTHONS_OWN = re.compile(r"positional argument|takes no arguments|unexpected key
 """What Python says when somebody's own function is called with arguments that it does not take."""
 
 
+NOT_HERE = {"cifar10", "cifar100", "cinic10", "fashion_mnist", "mnist"}
+"""Calls that are refused even when all is right, as their data is not here."""
+
+
 class Slow(BaseException):
     pass
 
@@ -489,7 +490,8 @@ def called(function, arguments):
 def attack(name, call):
     """Every argument over every hostile value: the number of calls, and what went wrong."""
     function, wrong, count = resolved(name), [], 0
-    called(function, call())
+    if name.rpartition(".")[2] not in NOT_HERE:
+        called(function, call())
     for argument in [argument for argument in call() if argument != "self"]:
         for value in hostile():
             arguments, before = {**call(), argument: value}, listing()

@@ -123,6 +123,20 @@ def path_of(name: str, value: Any, *, what: str = "a path") -> Path:
     return Path(text)
 
 
+@contextmanager
+def named_path(name: str, value: Any) -> Iterator[Path]:
+    """`path_of`, and what the file system says against it as an error that names the argument."""
+    path = path_of(name, value)
+    try:
+        yield path
+    except FileNotFoundError as error:
+        raise ValueError(f"{name}={shown(value)}: there is no such file or folder; pass another") from error
+    except OSError as error:
+        raise ValueError(f"{name}={shown(value)}: {error.strerror or error}; pass another path") from error
+    except ValueError as error:
+        raise ValueError(f"{name}={shown(value)}: {error}") from error
+
+
 def function(name: str, value: Any, what: str) -> Any:
     """Take something that can be called.
 

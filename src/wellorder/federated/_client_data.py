@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wellorder._arguments import numbers, shown, whole_number
 from wellorder._datasets.files import Dataset
 from wellorder._datasets.partitions import Partition
 
@@ -35,6 +36,13 @@ class ClientData:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.partition, Partition):
+            raise ValueError(f"partition={shown(self.partition)}: pass such as label_shards(labels, clients)")
+        for name in ("inputs", "labels", "test_inputs", "test_labels"):
+            self._check_array(name, getattr(self, name))
+        whole_number("classes", self.classes, least=0)
+        for name in ("mean", "std"):
+            numbers(name, getattr(self, name), cure="pass one number for each channel")
         if len(self.inputs) != len(self.labels):
             raise ValueError(
                 f"{len(self.inputs)} inputs but {len(self.labels)} labels; pass one label per input"
@@ -45,6 +53,14 @@ class ClientData:
                 f"partition names example {top}, but there are {len(self.inputs)}; partition these labels"
             )
 
+    def _check_array(self, name: str, array: Any) -> None:
+        if array is None and name.startswith("test_"):
+            return
+        rank = 2 if name.endswith("inputs") else 1
+        good = isinstance(array, np.ndarray) and array.dtype.kind in "fiub" and array.ndim >= rank
+        if not good or not array.size:
+            raise ValueError(f"{name}={shown(array)}: pass a NumPy array of numbers, one entry an example")
+
     @property
     def images(self) -> bool:
         """Whether the inputs are images to be normalised (and perhaps cropped and flipped)."""
@@ -53,6 +69,8 @@ class ClientData:
 
 def federate(dataset: Dataset, partition: Partition) -> ClientData:
     """Hand a data set's training examples to clients; its test set stays whole."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset={shown(dataset)}: pass a Dataset, such as mnist(folder)")
     return ClientData(
         dataset.train_images, dataset.train_labels, partition, dataset.test_images, dataset.test_labels,
         dataset.classes, dataset.mean, dataset.std,

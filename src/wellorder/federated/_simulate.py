@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from wellorder._arguments import function, shown
 from wellorder._clients.availability import Always
 from wellorder._datasets.networks import network
-from wellorder._order import Keeps, Order, Policy, describe, keeps_of, permutes
+from wellorder._order import Keeps, Order, Policy, describe, keeps_of, permutes, policy_of
 from wellorder._saving import load_state, save_state
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData
@@ -88,6 +89,8 @@ def simulate(
     >>> run.orders.shape, bool(run.table["train_loss"][-1] < run.table["train_loss"][0])
     ((3, 12), True)
     """
+    if not isinstance(config, Config):
+        raise ValueError(f"config={shown(config)}: pass a wellorder.federated.Config")
     return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress)[0]
 
 
@@ -100,6 +103,9 @@ def simulate_many(
     progress: Progress | None = None,
 ) -> list[Simulation]:
     """`simulate` for several runs that share device and data; only seeds, step sizes and policies differ."""
+    function("loss", loss, "from outputs and labels to one loss for each example")
+    if progress is not None:
+        function("progress", progress, "of the epochs done and each run's newest row")
     runs = Runs(model, data, jobs, loss)
     with precision_of(jobs[0][1].precision):
         return runs.train(progress)
@@ -200,12 +206,24 @@ class Runs:
         path = self.config.checkpoint
         if path is None or not Path(path).exists():
             return 0
-        saved = load_state(path)
+        try:
+            saved = load_state(path)
+        except ValueError as error:
+            raise ValueError(f"checkpoint={str(path)!r}: {error}") from None
         if saved.get("fingerprint") != self.fingerprint():
             raise ValueError(
                 f"checkpoint={str(path)!r} belongs to another run ({saved.get('fingerprint')}); "
                 "pass another file, or delete it to start anew"
             )
+        try:
+            self._restore(saved)
+            return int(saved["epochs"])
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"checkpoint={str(path)!r} is damaged ({error!r}); delete it to start anew"
+            ) from error
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
         self.loop.servers.copy_(torch.from_numpy(saved["servers"]))
         self.spent = float(saved["spent"])
         for r, run in enumerate(self.loop.runs):
@@ -217,13 +235,16 @@ class Runs:
             count = len(next(iter(own["table"].values()), ()))
             self.rows[r] = [{k: float(column[i]) for k, column in own["table"].items()} for i in range(count)]
             self.seconds[r] = own["seconds"].tolist()
-        return int(saved["epochs"])
 
 
 def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> None:
     """Refuse runs that cannot share a device, and rounds larger than the federation."""
-    if not jobs:
-        raise ValueError("jobs=[]: pass at least one (policy, config)")
+    if not isinstance(data, ClientData):
+        raise ValueError(f"data={shown(data)}: pass a ClientData, such as federate(dataset, partition)")
+    if not isinstance(jobs, list | tuple) or not jobs or not all(map(_is_job, jobs)):
+        raise ValueError(f"jobs={shown(jobs)}: pass a list of (policy, config), at least one")
+    for policy, _ in jobs:
+        policy_of(policy)
     first = jobs[0][1]
     for _, config in jobs[1:]:
         if config.shared() != first.shared():
@@ -235,6 +256,10 @@ def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> 
         )
     if first.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device={first.device!r}: no CUDA device is visible here; pass device='cpu'")
+
+
+def _is_job(job: Any) -> bool:
+    return isinstance(job, tuple) and len(job) == 2 and isinstance(job[1], Config)
 
 
 def check_policy(policy: Policy[Any], config: Config, n: int, width: int, memory: int = MEMORY) -> None:
@@ -267,9 +292,11 @@ def _model_of(model: str | nn.Module, data: ClientData, seed: int) -> nn.Module:
     """The model itself, or the one that the name stands for, made for the data."""
     if isinstance(model, nn.Module):
         return model
+    if not isinstance(model, str):
+        raise ValueError(f"model={shown(model)}: pass an nn.Module, or a name of NETWORKS")
     if not data.images:
         raise ValueError(
-            f"model={model!r}: models by name take uint8 images; pass an nn.Module for other inputs"
+            f"model={shown(model)}: models by name take uint8 images; pass an nn.Module for other inputs"
         )
     channels, size = data.inputs.shape[1:3]
     return network(model, channels=channels, size=size, classes=data.classes, seed=seed)

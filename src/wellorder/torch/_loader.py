@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from wellorder._arguments import seed_of
 from wellorder._measure import error_vs_shuffle
-from wellorder._order import Order, Policy, describe, remembers, rng, units_of
+from wellorder._order import Order, Policy, describe, remembers, rng
 from wellorder.torch._batch_gradients import MicroBatch
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._batching import (
@@ -97,13 +98,7 @@ def ordered(
     >>> len(loader), loader.epoch, sorted(loader.order.tolist()) == list(range(10))
     (3, 1, True)
     """
-    check_loader(loader)
-    if model is not None:
-        check_model(model)
     rule = default_policy(signals) if policy is None else policy
-    check_policy_fits(rule)
-    check_knowledge(rule, model, rows)
-    units_of(1, seed)
     return OrderedLoader(
         loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler
     )
@@ -129,6 +124,12 @@ class OrderedLoader(DataLoader[Any]):
         seed: int = 0,
         scaler: Scaler | None = None,
     ) -> None:
+        check_loader(loader)
+        if model is not None:
+            check_model(model)
+        check_policy_fits(policy)
+        check_knowledge(policy, model, rows)
+        seed_of(seed)
         data: Any = loader.dataset
         n, size = len(data), int(loader.batch_size or 1)
         chosen = choose(signals, policy, model, n, size, given=rows is not None)

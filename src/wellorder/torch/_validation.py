@@ -9,7 +9,7 @@ import torch
 from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from wellorder._order import Needs, Policy, remembers
+from wellorder._order import Needs, Policy, policy_of, remembers
 
 
 def check_loader(loader: Any) -> DataLoader[Any]:
@@ -91,11 +91,7 @@ def check_model(model: Any) -> nn.Module:
 
 def check_policy_fits(policy: Policy[Any]) -> None:
     """Refuse policies that want every unit's gradient before the epoch: a loader cannot compute the loss."""
-    needs = getattr(policy, "needs", None)
-    if isinstance(policy, type):
-        raise ValueError(f"policy={policy.__name__} is a class; pass an object: {policy.__name__}()")
-    if not isinstance(needs, Needs):
-        raise ValueError(f"policy={policy!r}: pass a wellorder policy, e.g. wellorder.PairGraB()")
+    needs: Needs = policy_of(policy).needs
     if needs.at_start(0) or needs.at_start(1):
         raise ValueError(
             f"policy={type(policy).__name__} needs {needs.value}, and a loader does not know your loss; "
