@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+T = TypeVar("T")
 LARGEST = 2**63 - 1
 """The largest whole number that an array can hold."""
 
@@ -118,7 +119,7 @@ def path_of(name: str, value: Any, *, what: str = "a path") -> Path:
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise ValueError(f"{name}={shown(value)}: pass {what}, as a string or a pathlib.Path")
     text = os.fspath(value)
-    if not text or "\0" in text or max(map(len, text.split(os.sep))) > 255:
+    if not text or "\0" in text or any(len(part) > 255 for part in Path(text).parts):
         raise ValueError(f"{name}={shown(value)}: no file can have this name; pass {what}")
     return Path(text)
 
@@ -135,6 +136,18 @@ def named_path(name: str, value: Any) -> Iterator[Path]:
         raise ValueError(f"{name}={shown(value)}: {error.strerror or error}; pass another path") from error
     except ValueError as error:
         raise ValueError(f"{name}={shown(value)}: {error}") from error
+
+
+def instance_of(name: str, value: Any, kind: type[T], cure: str) -> T:
+    """Take an object of a class.
+
+    >>> instance_of("title", 3, str, "pass a line of text")
+    Traceback (most recent call last):
+    ValueError: title=3: pass a line of text
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={shown(value)}: {cure}")
+    return value
 
 
 def function(name: str, value: Any, what: str) -> Any:
@@ -186,7 +199,7 @@ def room_for(name: str, value: Any, cure: str = "pass fewer") -> Iterator[None]:
     """Say which argument asked for more than the machine has, where arrays are made."""
     try:
         yield
-    except (MemoryError, OverflowError) as error:
+    except (MemoryError, OverflowError, ValueError) as error:  # NumPy has a word of its own beyond 2**63
         raise ValueError(f"{name}={shown(value)}: does not fit into memory ({error}); {cure}") from error
 
 
@@ -199,6 +212,7 @@ def seed_of(seed: Any) -> int:
     """
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**256:
         raise ValueError(
-            f"seed={shown(seed)}: seeds are non-negative ints, so that a run can be repeated; pass e.g. seed=0"
+            f"seed={shown(seed)}: seeds are non-negative ints, so that a run can be repeated; "
+            "pass e.g. seed=0"
         )
     return int(seed)

@@ -164,9 +164,9 @@ def expansion(
         starts = np.arange(len(units)) // S * S
         worst = max(worst, float(np.linalg.norm(sums[starts], axis=1).max()))
         error += problem.curve(units, point, sums[starts]).sum(axis=0)
-        optimisation = optimisation + factor * problem.curve(
-            units, point, (at + starts)[:, None] * mean
-        ).sum(axis=0)
+        optimisation = optimisation + factor * problem.curve(units, point, (at + starts)[:, None] * mean).sum(
+            axis=0
+        )
         if K > 1:
             optimisation = optimisation + step_size * step_size / S * K * (K - 1) / 2 * problem.curve(
                 units, point, rows
@@ -197,9 +197,13 @@ def _lookup(vectors: Any, steps: Order) -> Lookup:
 
 
 def _looked_up(vectors: Callable[[Order], Any], units: Order) -> npt.NDArray[np.float64]:
-    rows = np.ascontiguousarray(numbers("vectors(units)", vectors(units), cure="return one row for each unit"))
+    rows = np.ascontiguousarray(
+        numbers("vectors(units)", vectors(units), cure="return one row for each unit")
+    )
     if rows.ndim != 2 or len(rows) != len(units):
-        raise ValueError(f"vectors(units) of shape {rows.shape}: return one row for each of {len(units)} units")
+        raise ValueError(
+            f"vectors(units) of shape {rows.shape}: return one row for each of {len(units)} units"
+        )
     return rows
 
 

@@ -287,7 +287,9 @@ def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64
             f"units of shape {wanted.shape} and dtype {wanted.dtype}: pass a 1-D array of unit numbers"
         )
     if type(seen) is not int or not 0 <= seen <= len(order):  # compiled code below indexes by it
-        raise ValueError(f"seen={shown(seen)}: pass an int, for an epoch of {len(order)} steps has seen 0 to {len(order)} of them")
+        raise ValueError(
+            f"seen={shown(seen)}: pass an int, for an epoch of {len(order)} steps has seen 0 to {len(order)} of them"
+        )
     steps = np.empty(len(wanted), np.int64)
     found = _match(order, seen, wanted.astype(np.int64), steps)
     if found < len(wanted):

@@ -20,10 +20,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 def availability_of(rule: Any) -> Any:
-    """Take an availability: an object that says who is reachable; refuses anything else, its class included."""
+    """Take an availability: an object that says who is reachable; refuses anything else."""
     if isinstance(rule, type) or not callable(getattr(rule, "reachable", None)):
         raise ValueError(
-            f"availability={shown(rule)}: pass Always(), Diurnal(), DropOut(p), Trace(file) or one of your own"
+            f"availability={shown(rule)}: pass Always(), Diurnal(), DropOut(p), Trace(file) or your own"
         )
     return rule
 
@@ -72,7 +72,9 @@ class Diurnal:
         whole_number("groups", self.groups, least=1)
         whole_number("period", self.period, least=1)
         if not is_real(self.awake) or not 0 < self.awake <= 1:
-            raise ValueError(f"awake={shown(self.awake)}: pass the waking part of a day, above 0 and at most 1")
+            raise ValueError(
+                f"awake={shown(self.awake)}: pass the waking part of a day, above 0 and at most 1"
+            )
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:  # noqa: ARG002
         now = whole_number("turn", turn, least=0)

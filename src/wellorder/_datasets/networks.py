@@ -78,7 +78,9 @@ def network(name: str, *, channels: int, size: int, classes: int, seed: int = 0)
     797962
     """
     if not isinstance(name, str) or name not in NETWORKS:
-        raise ValueError(f"name={shown(name)}: pass one of {', '.join(NETWORKS)}, or an nn.Module of your own")
+        raise ValueError(
+            f"name={shown(name)}: pass one of {', '.join(NETWORKS)}, or an nn.Module of your own"
+        )
     for key, count in (("channels", channels), ("size", size), ("classes", classes)):
         whole_number(key, count, least=1, most=2**16)
     smallest = {"lenet": 16, "cnn": 16}.get(name, 1)

@@ -57,7 +57,9 @@ class Partition:
         """The picture of who holds what: examples of each label, one row a client."""
         known = _labels(labels)
         if len(known) <= self.examples.max():
-            raise ValueError(f"labels of {len(known)} examples: pass one for each of {self.examples.max() + 1}")
+            raise ValueError(
+                f"labels of {len(known)} examples: pass one for each of {self.examples.max() + 1}"
+            )
         marks = known[self.examples]
         least = int(marks.max()) + 1
         width = least if classes is None else whole_number("classes", classes, least=least, most=2**31)
@@ -151,9 +153,7 @@ def _partition(groups: list[Ints]) -> Partition:
 def _labels(labels: Any) -> Ints:
     marks = array_of("labels", labels, cure="pass a 1-D array of ints", kinds="iu")
     if marks.ndim != 1 or not marks.size or marks.min() < 0:
-        raise ValueError(
-            f"labels of shape {marks.shape}, {marks.dtype}: pass a 1-D array of ints, 0 or more"
-        )
+        raise ValueError(f"labels of shape {marks.shape}, {marks.dtype}: pass a 1-D array of ints, 0 or more")
     return marks
 
 

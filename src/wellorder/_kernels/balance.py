@@ -78,9 +78,8 @@ def balance(
     thresholds = rule.thresholds(seed_of(seed), 0, start, len(block))
     if not hasattr(total, "detach"):
         total = numbers("total", total, cure="pass the running sum so far, a 1-D array of numbers")
-    dim = block.shape[1] if isinstance(block, np.ndarray) else len(total)
-    if total.ndim != 1 or (len(total) and len(total) != dim):
-        raise ValueError(f"total of shape {tuple(total.shape)}: pass a 1-D sum of signals of dimension {dim}")
+    if total.ndim != 1:
+        raise ValueError(f"total of shape {tuple(total.shape)}: pass the running sum so far, 1-D")
     if len(total) and hasattr(block, "add_to"):
         total = total + 0.0  # the caller's own is not to be added to
     return balance_centred(block, NO_VECTOR, total, thresholds, rule.limit)

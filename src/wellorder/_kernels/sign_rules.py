@@ -35,8 +35,9 @@ class Deterministic:
         return np.inf
 
     def thresholds(self, seed: int, epoch: int, start: int, count: int) -> npt.NDArray[np.float64]:  # noqa: ARG002
+        whole_number("count", count, least=0)
         with room_for("count", count):
-            return np.zeros(whole_number("count", count, least=0))
+            return np.zeros(count)
 
 
 @dataclass(frozen=True)

@@ -236,8 +236,12 @@ class _Client:
 
 def local_of(local: Any) -> Any:
     """Take a local solver; refuses anything else, the class of one included."""
-    if isinstance(local, type) or not all(callable(getattr(local, verb, None)) for verb in ("init", "rounds")):
-        raise ValueError(f"local={shown(local)}: pass FullGradient(), LocalSGD(policy) or a solver of your own")
+    if isinstance(local, type) or not all(
+        callable(getattr(local, verb, None)) for verb in ("init", "rounds")
+    ):
+        raise ValueError(
+            f"local={shown(local)}: pass FullGradient(), LocalSGD(policy) or a solver of your own"
+        )
     return local
 
 

@@ -43,7 +43,8 @@ class Simulation:
     policy: Any
     config: Config
     table: dict[str, npt.NDArray[np.float64]] = field(repr=False)
-    """By evaluation: epoch, round, train_loss, train_accuracy, test_loss, test_accuracy, missed."""
+    """By evaluation: epoch, round, train_loss, train_accuracy, test_loss, test_accuracy, order_error (of the
+    epoch just over; NaN before the first), missed."""
     orders: Order = field(repr=False)
     """(epochs, N): the order that each epoch really followed, those who were missed at its end."""
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -52,6 +53,9 @@ class Simulation:
     """The policy's last state, whose unit u is client ``units[u]``."""
     units: Order = field(repr=False)
     """(N,): 0..N-1 unless clients were missed and the policy balances; then who came when decides."""
+    order_error: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    """(epochs,): each epoch's order error as the server's way shows it, in units of a gradient: that of the
+    pseudo-gradients along the way, through up to 1,024 parameters. For `wellorder.theory`."""
     seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
 
@@ -165,8 +169,9 @@ class Runs:
             return [{} for _ in self.rows]
         for r, run in enumerate(self.loop.runs):
             head = {"epoch": float(epoch), "round": float(run.clock)}
+            error = {"order_error": run.errors[-1] if run.errors else np.nan}
             missed = {"missed": float(len(run.queue.absent))}
-            self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **missed})
+            self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **error, **missed})
             self.seconds[r].append(self.spent)
         return [rows[-1] for rows in self.rows]
 
@@ -176,7 +181,7 @@ class Runs:
         weights = {**trainer.layout.named(self.loop.servers[r]), **constants}
         return Simulation(
             run.policy, run.config, _columns(self.rows[r]), np.array(run.orders), weights, run.queue.state,
-            run.queue.units, np.array(self.seconds[r]),
+            run.queue.units, np.array(run.errors), np.array(self.seconds[r]),
         )  # fmt: skip
 
     def fingerprint(self) -> str:
@@ -194,6 +199,7 @@ class Runs:
         runs = {
             f"{r}": {
                 "queue": run.queue.saved(), "clock": run.clock, "orders": np.array(run.orders),
+                "errors": np.array(run.errors, np.float64),
                 "local": run.local.saved() if run.local else {},
                 "table": _columns(self.rows[r]), "seconds": np.array(self.seconds[r]),
             }
@@ -230,6 +236,7 @@ class Runs:
             own = saved["runs"][f"{r}"]
             run.queue.restore(own["queue"])
             run.clock, run.orders = own["clock"], list(own["orders"])
+            run.errors = own["errors"].tolist()
             if run.local:
                 run.local.restore(own["local"])
             count = len(next(iter(own["table"].values()), ()))

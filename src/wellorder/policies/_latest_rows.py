@@ -37,8 +37,9 @@ class LatestRows(Remembered):
 
 def opened(n: int, seed: int, rows: Any = None) -> LatestRows:
     """A state before any epoch: nothing is known, or the rows given; its order is not made yet."""
+    seed_of(seed)
     with room_for("n", n):
-        state = LatestRows(seed_of(seed), -1, frozen(np.zeros(0, np.int32)), np.zeros(n, np.int8))
+        state = LatestRows(seed, -1, frozen(np.zeros(0, np.int32)), np.zeros(n, np.int8))
     if rows is None:
         return state
     if not hasattr(rows, "detach"):

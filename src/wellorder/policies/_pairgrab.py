@@ -13,7 +13,18 @@ from wellorder._kernels.balance import NO_VECTOR, balance_pairs, last_row
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule, signs_of
 from wellorder._kernels.signals import block_of
-from wellorder._order import Keeps, Needs, Order, Remembered, Signs, Vector, frozen, own_state, shuffled, visit
+from wellorder._order import (
+    Keeps,
+    Needs,
+    Order,
+    Remembered,
+    Signs,
+    Vector,
+    frozen,
+    own_state,
+    shuffled,
+    visit,
+)
 
 
 @dataclass(frozen=True)

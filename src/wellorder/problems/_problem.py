@@ -41,7 +41,7 @@ class Problem(Protocol):
 
 
 def problem_of(problem: Any) -> Any:
-    """Take a problem: an object with n, dim, gradients and value; refuses anything else, its class included.
+    """Take a problem: an object with n, dim, gradients and value; refuses anything else.
 
     >>> problem_of(None)
     Traceback (most recent call last):

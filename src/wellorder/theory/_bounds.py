@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from wellorder._arguments import real_number
 from wellorder.theory._constants import Constants, resolve
-from wellorder.theory._setting import LARGEST, Keywords, check_epochs
+from wellorder.theory._setting import Keywords, check_epochs
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,9 @@ def step_size_lemma(r0: float, T: float, c: float, d: float) -> Tuned:  # noqa: 
     (0.05, 0.04, 0.041)
     """
     for name, value in {"r0": r0, "T": T, "c": c, "d": d}.items():
-        if not 1 / LARGEST <= real_number(name, value, above=0) <= LARGEST:
-            raise ValueError(f"{name}={value!r}: pass a number from {1 / LARGEST:g} to {LARGEST:g}")
+        real_number(name, value, above=0)
+    if not 0 < c * T < math.inf:
+        raise ValueError(f"T={T!r}, c={c!r}: their product is beyond float64; measure them in other units")
     step = min(1 / d, (r0 / (c * T)) ** (1 / 3))
     return Tuned(step, r0 / (step * T) + c * step**2, d * r0 / T + 2 * c ** (1 / 3) * (r0 / T) ** (2 / 3))
 

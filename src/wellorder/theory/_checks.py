@@ -83,7 +83,8 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     Parameters
     ----------
     run
-        What `wellorder.sgd` or `wellorder.federated.fedavg` returned.
+        What `wellorder.sgd` or `wellorder.federated.fedavg` returned; or, with a `Constants` of your own,
+        `wellorder.federated.simulate` (then this is `check_order_errors`).
     method
         The row of the table to check, or a `Constants`, which must be for this N and these rounds; the row
         that covers the run's policy unless given. Any other row than that, AP and (for one permutation) OP
@@ -100,6 +101,13 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     >>> check.reasons
     ('rule=Deterministic() has no proof: the lemmas are about Walk(c)',)
     """
+    if not isinstance(run, Run) and hasattr(run, "order_error"):
+        if not isinstance(method, Constants):
+            raise ValueError(
+                f"method={shown(method)}: the constants of a network are not known; pass constants(…) with "
+                "your own guess of ς, and the run's n, cohort, local_steps and server_step"
+            )
+        return check_order_errors(run.order_error, method)
     known, found, reasons = _held_against(run, method, delta)
     if any(known.A) or any(known.B):
         reasons += _step_size(run, known)

@@ -422,11 +422,11 @@ def constants(
     >>> constants(GraB(), 1000).caveats
     ('rule=Deterministic() has no proof: these are the constants of the walk',)
     """
-    factors_A, factors_B = (() if given is None else _factors(key, given) for key, given in (("A", A), ("B", B)))  # noqa: N806
-    least_D = real_number("D", D, least=0)  # noqa: N806
-    if A is not None or factors_B or least_D:
+    own_a, own_b = (() if given is None else _factors(key, given) for key, given in (("A", A), ("B", B)))
+    own_d = real_number("D", D, least=0)
+    if A is not None or own_b or own_d:
         name = method if isinstance(method, str) else shown(method)
-        return _own(name, Setting(n, **setting), factors_A, factors_B, least_D, norm_order(p, least=2))
+        return _own(name, Setting(n, **setting), own_a, own_b, own_d, norm_order(p, least=2))
     caveats: tuple[str, ...] = ()
     if not isinstance(method, str):
         method, setting, caveats = _of_policy(method, n, setting)

@@ -89,7 +89,9 @@ class Setting:
             if value is None and field.default is None:
                 continue
             if real_number(field.name, value, least=0) > LARGEST:
-                raise ValueError(f"{field.name}={shown(value)}: too large to be squared; pass at most {LARGEST:g}")
+                raise ValueError(
+                    f"{field.name}={shown(value)}: too large to be squared; pass at most {LARGEST:g}"
+                )
         if not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta!r}: pass a number strictly between 0 and 1, such as 1e-4")
         for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step", "c"):
@@ -138,4 +140,5 @@ def check_count(name: str, value: object) -> None:
     """Refuse what is no count, and counts beyond computation."""
     if isinstance(value, int) and value > MOST:
         raise ValueError(f"{name}={shown(value)}: too large to compute with; pass at most {MOST:.0e}")
-    whole_number(name, value, least=1, most=MOST)
+    if not isinstance(value, int) or value < 2**63:
+        whole_number(name, value, least=1)

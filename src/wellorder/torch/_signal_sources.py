@@ -78,7 +78,9 @@ def choose(
         raise ValueError(_unknown(signals))
     if model is None:
         if signals != "auto":
-            raise ValueError(f"signals={shown(signals)}, model=None: pass the model that signals are taken of")
+            raise ValueError(
+                f"signals={shown(signals)}, model=None: pass the model that signals are taken of"
+            )
         return Choice(None, "no model was given, so orders are made from what is known before training")
     choice = _choose(signals, policy, model, n, batch)
     if given and isinstance(choice.spec, MicroBatch):
