@@ -10,6 +10,7 @@ import pytest
 import wellorder
 from wellorder import (
     Arbitrary,
+    CDGraB,
     FlipFlop,
     GraB,
     GraBProto,
@@ -20,6 +21,7 @@ from wellorder import (
     NicePermutation,
     PairGraB,
     PairGraBProto,
+    RandomCohorts,
     RandomReshuffling,
     ShuffleOnce,
     Steering,
@@ -28,7 +30,7 @@ from wellorder import (
     check_policy,
 )
 from wellorder._checks import PROMISES, ContractError, Trial
-from wellorder._order import describe, frozen, shuffled, visit
+from wellorder._order import describe, frozen, permutes, shuffled, visit
 
 
 def rolled(epoch):
@@ -43,6 +45,7 @@ POLICIES = [
     NicePermutation(passes=3, rule=Walk(30.0)),
     FlipFlop(),
     WithReplacement(),
+    RandomCohorts(4),
     Arbitrary(rolled),
     Arbitrary([rolled(epoch) for epoch in range(6)]),
     Greedy(),
@@ -55,6 +58,9 @@ POLICIES = [
     GraB(reorders=3),
     PairGraB(),
     PairGraB(Walk(5.0)),
+    CDGraB(1),
+    CDGraB(3),
+    CDGraB(2, Walk(5.0)),
     Herding(),
     Herding(passes=3, rule=Walk(200.0)),
     Steering(),
@@ -78,7 +84,7 @@ else:
 
 def trial(policy, convert=SHOWN["rows"]):
     sizes = (9,) if isinstance(policy, Arbitrary) else Trial.sizes
-    return Trial(policy, not isinstance(policy, WithReplacement), convert, sizes)
+    return Trial(policy, permutes(policy), convert, sizes)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

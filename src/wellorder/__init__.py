@@ -34,6 +34,7 @@ from wellorder._order import (
 from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
+    CDGraB,
     FlipFlop,
     GraB,
     GraBProto,
@@ -43,6 +44,7 @@ from wellorder.policies import (
     NicePermutation,
     PairGraB,
     PairGraBProto,
+    RandomCohorts,
     RandomReshuffling,
     ShuffleOnce,
     Steering,
@@ -54,6 +56,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Arbitrary",
     "Balanced",
+    "CDGraB",
     "ContractError",
     "Deterministic",
     "Expansion",
@@ -70,6 +73,7 @@ __all__ = [
     "PairGraB",
     "PairGraBProto",
     "Policy",
+    "RandomCohorts",
     "RandomReshuffling",
     "Run",
     "ShuffleOnce",
@@ -102,7 +106,7 @@ __all__ = [
     "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "theory", "torch")
+_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "shards", "theory", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:

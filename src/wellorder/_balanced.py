@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wellorder._arguments import array_of, function, numbers, room_for, seed_of, shown, whole_number
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
-from wellorder._order import Order, Policy, policy_of, remembers
+from wellorder._order import Order, Policy, Rows, policy_of, remembers
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -78,7 +78,8 @@ def balanced_stream(
     examples
         Any iterable; it is read once, in order.
     row
-        From an example to its row: a 1-D array of numbers, equally long for all.
+        From an example to its row: a 1-D array of numbers, equally long for all. If it has a method ``many``
+        (as ``survey.row`` has), that makes the rows of a list of examples.
     window, candidates
         How many examples wait to be chosen from, and how many of them are looked at for each choice.
     seed, epoch
@@ -123,7 +124,7 @@ def _stream(
     total: Any = 0.0
     seen = 0
     while block := list(_some(examples, at_once)):
-        rows = dense([_row_of(row(example)) for example in block], len(block), "row(example)")
+        rows = rows_by(row, block)
         numbers = np.arange(seen, seen + len(block))
         seen += len(block)
         if mean is None:
@@ -142,11 +143,22 @@ def _stream(
             yield waiting.pop(number)
 
 
+def rows_by(row: Callable[[E], Any], examples: Sequence[E]) -> Rows:
+    """The rows of some examples, by one call of ``row.many`` if there is such a method."""
+    many = getattr(row, "many", None)
+    made = many(examples) if many is not None else _stacked([_row_of(row(each)) for each in examples])
+    return dense(made, len(examples), "row(example)")
+
+
 def _row_of(row: Any) -> npt.NDArray[Any]:
-    array = array_of("row(example)", row, cure="return a 1-D array of numbers")
-    if array.ndim != 1:
-        raise ValueError(f"row(example) of shape {array.shape}: return a 1-D array of numbers")
-    return array
+    return array_of("row(example)", row, cure="return a 1-D array of numbers")
+
+
+def _stacked(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    shapes = {each.shape for each in rows}
+    if len(shapes) > 1 or len(rows[0].shape) != 1:
+        raise ValueError(f"row(example) of shapes {sorted(shapes)}: pass 1-D arrays, equally long for all")
+    return np.stack(rows)
 
 
 def _some(examples: Iterator[E], count: int) -> Iterator[E]:

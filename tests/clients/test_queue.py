@@ -1,5 +1,6 @@
 """One policy over clients that come and go: its units are whoever really came, and nobody is lost."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, pair_br
-from wellorder._clients.queue import Queue
+from wellorder import (
+    FlipFlop,
+    GraB,
+    Herding,
+    PairGraB,
+    RandomCohorts,
+    RandomReshuffling,
+    ShuffleOnce,
+    pair_br,
+)
+from wellorder._clients.availability import Always, DropOut
+from wellorder._clients.queue import Queue, plan_epoch
 from wellorder._order import Needs
 from wellorder._saving import load_state, save_state
 
@@ -212,3 +223,37 @@ def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
     other = Queue(policy)
     other.restore(load_state(tmp_path / "queue.npz"))
     assert rounds(queue, 3) == rounds(other, 3)
+
+
+def cohorts_of(availability, epochs=1, n=30, cohort=4, seed=3):
+    queue, clock, found = Queue(RandomCohorts(cohort), seed), 0, []
+    queue.open(n)
+    for _ in range(epochs):
+        before = clock
+        rounds, clock = plan_epoch(queue, cohort, availability, clock)
+        found.append((before, rounds, queue.visited.copy()))
+        queue.close()
+    return found
+
+
+def test_random_cohorts_of_all_clients_are_the_policys_order_whoever_is_asked():
+    for rule in (Always(), DropOut(0.0)):
+        for epoch, (_, rounds, visited) in enumerate(cohorts_of(rule, epochs=3)):
+            state = RandomCohorts(4).init(30, seed=3)
+            for _ in range(epoch):
+                state = RandomCohorts(4).advance(state)
+            assert (visited == state.order).all()
+            assert (rounds.counts == [4] * 7 + [2]).all()
+
+
+def test_random_cohorts_are_drawn_from_those_who_can_be_reached():
+    rule, seen = DropOut(0.6), Counter()
+    for before, rounds, visited in cohorts_of(rule, epochs=200):
+        assert len(visited) == 30  # as many visits an epoch as there are clients
+        for turn, (row, count) in enumerate(zip(rounds.clients, rounds.counts, strict=True)):
+            now = row[:count]
+            assert len(set(now.tolist())) == count
+            assert rule.reachable(now, before + turn, seed=3).all()
+            seen.update(now.tolist())
+    assert min(seen.values()) > 150  # 200 each on average, whoever they are
+    assert max(seen.values()) < 250

@@ -92,7 +92,7 @@ MUTATIONS = {
     ),
     "the policy sees moves instead of gradients": (
         "federated/_round_loop.py",
-        [("self.signals[r, :count].div_(self.step_sizes[r])", "self.signals[r, :count]")],
+        [("self.signals[r][:count].div_(self.step_sizes[r])", "self.signals[r][:count]")],
         f"{SIMULATE}::test_simulate_is_algorithm_2",
     ),
     "a pair that straddles two rounds is lost on the device": (

@@ -1,6 +1,7 @@
 """`simulate` equals Algorithm 2 and a naive loop over clients, whatever the mode, policy, or company."""
 
 import copy
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ from wellorder.problems import quadratics
 
 POLICIES = [
     RandomReshuffling(), ShuffleOnce(), wo.IncrementalGradient(), wo.FlipFlop(), wo.WithReplacement(),
-    wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
+    wo.RandomCohorts(), wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
     PairGraB(Walk(2.0)), GraB(Walk(2.0), reorders=2),
     Arbitrary(lambda epoch: np.random.default_rng(epoch).permutation(13)),
 ]  # fmt: skip
@@ -73,6 +74,7 @@ def test_simulate_is_algorithm_2(policy, cohort, mode):
     config = Config(
         0.01, 3, cohort=cohort, batch=None, server_step=1.3, precision="float64", mode=mode, evaluate=0
     )
+    policy = replace(policy, cohort=cohort) if isinstance(policy, wo.RandomCohorts) else policy
     run = simulate(Quadratic(3), one_example_each(problem), policy, config, loss=themselves)
     exact = fedavg(problem, policy, step_size=0.01, epochs=3, cohort=cohort, local_steps=5, server_step=1.3)
     assert (run.orders == exact.orders).all()
@@ -131,6 +133,7 @@ def naive_run(model, data, policy, config):
     """FL as one would first write it: clients one after the other, each with its own copy of the model."""
     server = copy.deepcopy(model)
     state, orders = policy.init(data.partition.n, seed=config.seed), []
+    came = Counter()
     longest = int(data.partition.sizes.max())
     passes = -(-config.local_steps // -(-int(data.partition.sizes.min()) // min(config.batch, longest)))
     batch = min(config.batch, longest)
@@ -142,10 +145,12 @@ def naive_run(model, data, policy, config):
             for client in cohort:
                 own = data.partition.of(client)
                 local = copy.deepcopy(server)
-                plan = naive_batches(config, client, len(own), longest, passes, epoch)
+                visit = client + data.partition.n * came[epoch, client]  # comes again: other draws
+                came[epoch, client] += 1
+                plan = naive_batches(config, visit, len(own), longest, passes, epoch)
                 for step, places in enumerate(plan):
                     images = [
-                        naive_image(config, data, own[p], client, step, i, epoch, batch)
+                        naive_image(config, data, own[p], visit, step, i, epoch, batch)
                         for i, p in enumerate(places)
                     ]
                     loss = nn.functional.cross_entropy(
@@ -187,7 +192,11 @@ def close(weights, model):
 
 
 @pytest.mark.parametrize("mode", ["loop", "stacked", "vmap"])
-@pytest.mark.parametrize("policy", [PairGraB(), GraB(), RandomReshuffling()], ids=describe)
+@pytest.mark.parametrize(
+    "policy",
+    [PairGraB(), GraB(), RandomReshuffling(), wo.RandomCohorts(4), wo.WithReplacement()],
+    ids=describe,
+)
 def test_simulate_is_a_naive_loop_over_clients(mode, policy):
     data, config = client_data(), settings(mode=mode)
     run = simulate(small_model(), data, policy, config)
@@ -235,6 +244,20 @@ def test_runs_in_company_and_balanced_as_on_a_device_equal_each_run_alone(cohort
         assert clipped == getattr(other.state, "clipped", 0)
 
 
+def test_runs_with_sketches_of_different_lengths_share_a_device():
+    data = client_data()
+    jobs = [
+        (policy, settings(seed=seed, sketch=sketch))
+        for seed, sketch in ((0, 0), (1, 64), (2, 16), (3, 64))
+        for policy in (PairGraB(), wo.Herding(), wo.RandomCohorts(4))
+    ]
+    alone = [simulate(small_model(), data, policy, config) for policy, config in jobs]
+    for on_device in (False, True):
+        together = Runs(small_model(), data, jobs, on_device=on_device).train()
+        for one, other in zip(alone, together, strict=True):
+            assert (one.orders == other.orders).all()
+
+
 def test_a_regular_plan_and_a_general_one_balance_alike():
     data = client_data(12)
 
@@ -271,7 +294,7 @@ def test_runs_whose_traces_hold_the_same_times_are_trained_together(tmp_path):
         alone = simulate(small_model(), data, policy, config)
         assert (run.orders == alone.orders).all()
     files[1].write_text("0,0,1")
-    with pytest.raises(ValueError, match="differ in policy, seed and step_size alone"):
+    with pytest.raises(ValueError, match="differ in policy, seed, step_size and sketch alone"):
         simulate_many(small_model(), data, [*jobs, (PairGraB(), settings(availability=Trace(files[1])))])
 
 
@@ -412,7 +435,9 @@ def test_other_bad_input_is_refused():
         simulate(small_model(), floats, RandomReshuffling(), settings())
     with pytest.raises(ValueError, match="no turns to miss"):
         simulate(small_model(), data, wo.WithReplacement(), settings(availability=DropOut(0.1)))
-    with pytest.raises(ValueError, match="differ in policy, seed and step_size alone"):
+    with pytest.raises(ValueError, match=r"rounds of 10, and cohort=4; pass RandomCohorts\(cohort=4\)"):
+        simulate(small_model(), data, wo.RandomCohorts(), settings())
+    with pytest.raises(ValueError, match="differ in policy, seed, step_size and sketch alone"):
         simulate_many(small_model(), data, [(PairGraB(), settings()), (PairGraB(), settings(cohort=2))])
     with pytest.raises(ValueError, match="one label per input"):
         ClientData(data.inputs, data.labels[:-1], data.partition)
@@ -515,3 +540,51 @@ def test_a_layer_without_weights_may_stand_twice_in_a_stacked_model():
     ]
     for name, array in runs[0].weights.items():
         assert np.allclose(array, runs[1].weights[name], rtol=1e-12)
+
+
+def tokens(clients=6):
+    draw = np.random.default_rng(0)
+    rows = draw.integers(0, 11, (60, 7))
+    return ClientData(rows, rows[:, -1] % 5, label_shards(rows[:, -1] % 5, clients), rows[:9], rows[:9, -1] % 5)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Embedding(11, 4), nn.GRU(4, 6, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.head(self.cell(self.embed(x))[0][:, -1])
+
+
+def test_tokens_stay_integers_in_every_mode():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(28, 8), nn.ReLU(), nn.Linear(8, 5))
+    runs = [
+        simulate(model, tokens(), PairGraB(), settings(augment=False, mode=mode, evaluate=3))
+        for mode in ("loop", "stacked", "vmap", "auto")
+    ]
+    for run in runs[1:]:
+        for name, array in runs[0].weights.items():
+            np.testing.assert_allclose(run.weights[name], array, rtol=0, atol=1e-12)
+    assert runs[0].table["train_loss"][-1] < runs[0].table["train_loss"][0]
+
+
+def test_an_embedding_and_a_gru_learn_from_tokens():
+    torch.manual_seed(0)
+    config = settings(augment=False, epochs=15, step_size=0.5, evaluate=15)
+    run = simulate(Recurrent(), tokens(), PairGraB(), config)
+    assert run.table["train_accuracy"][-1] > run.table["train_accuracy"][0] + 0.2
+
+
+def test_looks_inside_epochs_change_nothing_and_show_the_middle():
+    data = client_data(12)
+    plain = simulate(small_model(), data, PairGraB(), settings(evaluate=1))
+    looked = simulate(small_model(), data, PairGraB(), settings(evaluate=1, looks=3))
+    assert looked.table["round"].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert looked.table["epoch"][:4].tolist() == [0, 1 / 3, 2 / 3, 1]
+    assert (looked.table["train_loss"][::3] == plain.table["train_loss"]).all()
+    assert len(set(looked.table["train_loss"].tolist())) == 10
+    assert (np.diff(looked.seconds) > 0).all()
+    with pytest.raises(ValueError, match=r"looks=2, evaluate=3: pass evaluate=1"):
+        settings(looks=2, evaluate=3)

@@ -857,7 +857,7 @@ def test_gradients_of_torch_func_reach_a_sketch_as_those_of_backward_do():
         for batch in loader:
             loss(model, batch).backward()
         rows.append(loader._observer.state.rows)
-    np.testing.assert_array_equal(*rows)
+    np.testing.assert_allclose(*rows, atol=1e-6)  # steps side by side, or each for itself
 
 
 @pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])

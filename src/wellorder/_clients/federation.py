@@ -102,7 +102,10 @@ class Federation:
         tolerance: Tolerance | None = None,
     ) -> None:
         if not permutes(policy):
-            raise ValueError(f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling()")
+            raise ValueError(
+                f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling(), or, for cohorts "
+                "drawn anew in each round, the strategy by itself"
+            )
         self.queue, self.cohort = Queue(policy, seed), int(cohort)
         self.server_step, self.signals, self.tolerance = server_step, signals, tolerance or Tolerance()
         self.names: list[str] = []

@@ -145,6 +145,12 @@ class Queue:
         self._line, self._at = np.concatenate([self._line[self._at :], lost[~spent]]), 0
         self.missed = np.concatenate([self.missed, lost[spent]])
 
+    def take_drawn(self, clients: Ints) -> None:
+        """Close a round whose clients were drawn anew, whoever waits: so many visits of the epoch are made."""
+        self._came[self._visits : self._visits + len(clients)] = clients
+        self._visits += len(clients)
+        self._at += len(clients)
+
     def give_up(self) -> None:
         """Stop waiting: whoever is still in the queue is missed in this epoch."""
         self.missed = np.concatenate([self.missed, self.waiting])
@@ -253,24 +259,50 @@ class Rounds:
     counts: Ints
     """(T,): the first so many places of each round are taken."""
 
+    def repeats(self) -> Ints:
+        """How often each place's client was visited before, (T, S): 0 where a policy permutes.
+
+        >>> Rounds(np.array([[3, 1], [1, 3], [3, 0]]), np.array([2, 2, 1])).repeats()
+        array([[0, 0],
+               [1, 1],
+               [2, 0]])
+        """
+        taken = np.arange(self.clients.shape[1]) < self.counts[:, None]
+        came = self.clients[taken]
+        order = np.argsort(came, kind="stable")
+        first = np.diff(came[order], prepend=-1) != 0
+        place = np.arange(len(came))
+        before = np.empty(len(came), np.int64)
+        before[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+        found = np.zeros_like(self.clients)
+        found[taken] = before
+        return found
+
 
 def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int) -> tuple[Rounds, int]:
     """Draw all rounds of the open epoch ahead; returns them and the clock, which counts idle rounds too.
 
-    The epoch ends when nobody who is left can be reached; those are missed.
+    The epoch ends when nobody who is left can be reached; those are missed. A policy that draws its rounds
+    anew (it has a ``sampler``) draws from those who can be reached, until it has made as many visits as there
+    are clients.
     """
     everybody = isinstance(availability, Always)
+    draw = None if everybody or permutes(queue.policy) else queue.policy.sampler(queue.state)  # type: ignore[attr-defined]
     chosen: list[Ints] = []
     idle = 0
     while len(queue):
         here = None if everybody else partial(availability.reachable, turn=clock, seed=queue.seed)
-        now = queue.next(cohort, here)
-        if not len(now) and chosen:
+        if draw is None or here is None:
+            now = queue.next(cohort, here)
+        else:
+            now = draw(queue.units[here(queue.units)], len(queue))
+        if not len(now) and chosen and draw is None:
             break
         clock += 1
         if len(now):
             chosen.append(now)
-            queue.settle(now)
+            queue.settle(now) if draw is None else queue.take_drawn(now)
+            idle = 0
             continue
         idle += 1
         if idle > PATIENCE:
@@ -283,6 +315,23 @@ def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int
     for row, now in zip(clients, chosen, strict=True):
         row[: len(now)] = now
     return Rounds(clients, np.array([len(now) for now in chosen], np.int64)), clock
+
+
+def check_draws(policy: Policy[Any], cohort: int, always: bool) -> None:
+    """Refuse a policy whose orders are no permutations where its draws would be wrong."""
+    if permutes(policy):
+        return
+    own = getattr(policy, "cohort", cohort)
+    if own != cohort:
+        raise ValueError(
+            f"policy={policy!r} draws rounds of {own}, and cohort={cohort}; "
+            f"pass {type(policy).__name__}(cohort={cohort})"
+        )
+    if not always and not hasattr(policy, "sampler"):
+        raise ValueError(
+            f"policy={policy!r} has no turns to miss; use it with availability=Always(), "
+            f"or RandomCohorts(cohort={cohort}), which draws from those who can be reached"
+        )
 
 
 def _kept(rows: Any) -> npt.NDArray[Any]:

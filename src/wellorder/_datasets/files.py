@@ -117,7 +117,7 @@ def read_idx(path: str | os.PathLike[str]) -> npt.NDArray[np.uint8]:
     >>> read_idx(file)
     array([7, 1, 9], dtype=uint8)
     """
-    raw = _bytes(Path(path))
+    raw = read_bytes(Path(path))
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise ValueError(
             f"{path} is no idx file of bytes (it starts with {raw[:4].hex()}); download it again"
@@ -217,6 +217,20 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def _home(name: str, folder: str | os.PathLike[str] | None, sub: str, witness: str, download: bool) -> Path:
     """Find the folder that holds the data set's files; fetch them first if asked to."""
     flag("download", download)
+    cure = "unpack it there" if name == "cinic10" else "put the official files there, or pass download=True"
+    try:
+        return find_home(name, folder, sub, witness, cure)
+    except ValueError:
+        given = folder if folder is not None else os.environ.get("WELLORDER_DATA")
+        if not (download and given):
+            raise
+    home = path_of("folder", given, what=f"the folder that holds {name}") / sub
+    fetch(name, home)
+    return home
+
+
+def find_home(name: str, folder: str | os.PathLike[str] | None, sub: str, witness: str, cure: str) -> Path:
+    """The folder, or its subfolder, that holds the file ``witness``, packed or not."""
     given = folder if folder is not None else os.environ.get("WELLORDER_DATA")
     if given is None or (isinstance(given, str) and not given):
         raise ValueError(f"folder=None: pass the folder that holds {name}, or set WELLORDER_DATA to it")
@@ -225,14 +239,11 @@ def _home(name: str, folder: str | os.PathLike[str] | None, sub: str, witness: s
     for place in places:
         if (place / witness).exists() or (place / witness).with_suffix("").exists():
             return place
-    if download:
-        fetch(name, places[1])
-        return places[1]
-    cure = "unpack it there" if name == "cinic10" else "put the official files there, or pass download=True"
     raise ValueError(f"folder={str(given)!r}: no {witness} in it or in its subfolder {sub}; {cure}")
 
 
-def _bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a file, unpacked if it is gzipped."""
     if not path.exists():
         raise ValueError(f"{path} is missing; put the official file there, or pass download=True")
     raw = path.read_bytes()
@@ -285,7 +296,7 @@ def _idx_set(
 
 def _records(name: str, path: Path, columns: int, verify: bool) -> tuple[Labels, Images]:
     """CIFAR's records: one byte for each label column, then the 3072 bytes of an image, plane by plane."""
-    raw, width = _bytes(path), columns + 3072
+    raw, width = read_bytes(path), columns + 3072
     if not raw or len(raw) % width:
         raise ValueError(
             f"{path}: {len(raw)} bytes are not whole records of {width} bytes; download it again"

@@ -6,7 +6,9 @@ Importing this package never imports torch: what needs it is loaded on first use
 from typing import TYPE_CHECKING, Any
 
 from wellorder._clients.availability import Always, Availability, Diurnal, DropOut, Trace
+from wellorder._clients.heterogeneity import heterogeneity
 from wellorder._datasets.files import DATASETS, Dataset, cifar10, cifar100, cinic10, fashion_mnist, mnist
+from wellorder._datasets.natural import Text, mnist_writers, shakespeare
 from wellorder._datasets.partitions import Partition, by_client, dirichlet, iid, label_shards
 from wellorder.federated._config import Config, paper_config
 from wellorder.federated._fedavg import fedavg
@@ -32,6 +34,7 @@ __all__ = [
     "LocalSGD",
     "Partition",
     "Simulation",
+    "Text",
     "Trace",
     "by_client",
     "cifar10",
@@ -42,11 +45,14 @@ __all__ = [
     "fashion_mnist",
     "fedavg",
     "federate",
+    "heterogeneity",
     "iid",
     "label_shards",
     "mnist",
+    "mnist_writers",
     "network",
     "paper_config",
+    "shakespeare",
     "simulate",
     "simulate_many",
 ]

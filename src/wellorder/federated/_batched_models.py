@@ -25,7 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs (b, …) and labels (b, …) to one loss each, (b,)."""
 Gradients = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Inputs (L, B, …), labels (L, B) and a mask of the real examples to each lane's gradient (L, width)."""
-WEIGHTED = (nn.Sequential, Residual, nn.Conv2d, nn.Linear, nn.GroupNorm)
+WEIGHTED = (nn.Sequential, Residual, nn.Conv2d, nn.Linear, nn.GroupNorm, nn.Embedding)
 """Known layers; their subclasses are not, for they may compute something else."""
 PAD = 8
 """Patches are padded to a multiple of so many numbers, which tensor cores need."""
@@ -102,6 +102,8 @@ def _layer(module: nn.Module, name: str, how: Options) -> Layer | None:
         return _linear(module, name, how)
     if isinstance(module, nn.GroupNorm):
         return _group_norm(module, name)
+    if isinstance(module, nn.Embedding):
+        return _embedding(module, name)
     return _plain(module)
 
 
@@ -109,7 +111,7 @@ def _plain(module: nn.Module) -> Layer | None:
     if isinstance(module, nn.ReLU):
         return lambda _, x: torch.relu(x)
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
-        return lambda _, x: x.movedim(-1, 2).flatten(2) if x.ndim > 3 else x
+        return lambda _, x: x.movedim(-1, 2).flatten(2) if x.ndim > 4 else x.flatten(2)  # images, or not
     if isinstance(module, nn.MaxPool2d) and not (module.ceil_mode or module.return_indices):
         return lambda _, x: _pooled(module, x)
     if isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1)):
@@ -191,6 +193,18 @@ def _linear(module: nn.Linear, name: str, how: Options) -> Layer:
         rows = torch.bmm(weight, x.flatten(1, -2).transpose(1, 2)).transpose(1, 2)
         y: Tensor = rows.unflatten(1, x.shape[1:-1])
         return y + _bias(p, name, y, how) if module.bias is not None else y
+
+    return run
+
+
+def _embedding(module: nn.Embedding, name: str) -> Layer | None:
+    if module.padding_idx is not None or module.max_norm is not None or module.sparse:
+        return None
+
+    def run(p: Parameters, x: Tensor) -> Tensor:
+        weight = p[f"{name}weight"]
+        lane = torch.arange(len(x), device=x.device).view(-1, *(1,) * (x.ndim - 1))
+        return F.embedding(x + lane * weight.shape[1], weight.flatten(0, 1))
 
     return run
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from wellorder._arguments import numbers, shown, whole_number
 from wellorder._datasets.files import Dataset
-from wellorder._datasets.partitions import Partition
+from wellorder._datasets.natural import Text
+from wellorder._datasets.partitions import Partition, by_client
 
 MARGIN = 4
 """Pixels added on each side before a random crop."""
@@ -22,8 +23,9 @@ MARGIN = 4
 class ClientData:
     """Inputs and labels of all clients, who holds what, and a test set.
 
-    Inputs are uint8 images (n, channels, height, width), normalised by ``mean`` and ``std``, or floats
-    (n, …) taken as they are.
+    Inputs are uint8 images (n, channels, height, width), normalised by ``mean`` and ``std``; or floats
+    (n, …), which the model is given in the run's precision; or integers (n, …), such as tokens, which stay
+    integers (int64).
     """
 
     inputs: npt.NDArray[Any] = field(repr=False)
@@ -67,14 +69,31 @@ class ClientData:
         return self.inputs.dtype == np.uint8 and self.inputs.ndim == 4
 
 
-def federate(dataset: Dataset, partition: Partition) -> ClientData:
-    """Hand a data set's training examples to clients; its test set stays whole."""
+def federate(dataset: Dataset | Text, partition: Partition | None = None) -> ClientData:
+    """Hand a data set's training examples to clients; its test set stays whole.
+
+    A text may do without a partition: its owners are the clients.
+    """
+    if isinstance(dataset, Text):
+        split = by_client(dataset.owners) if partition is None else partition
+        return ClientData(
+            dataset.train, dataset.train_labels, split, dataset.test, dataset.test_labels, dataset.classes
+        )
     if not isinstance(dataset, Dataset):
-        raise ValueError(f"dataset={shown(dataset)}: pass a Dataset, such as mnist(folder)")
+        raise ValueError(f"dataset={shown(dataset)}: pass a Dataset or a Text, such as mnist(folder)")
+    if partition is None:
+        raise ValueError(
+            "partition=None: images do not say who holds them; pass one, e.g. label_shards(labels, 100)"
+        )
     return ClientData(
         dataset.train_images, dataset.train_labels, partition, dataset.test_images, dataset.test_labels,
         dataset.classes, dataset.mean, dataset.std,
     )  # fmt: skip
+
+
+def as_inputs(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a model takes that is no image: floats in the run's precision, integers (tokens) as int64."""
+    return values.to(dtype if values.is_floating_point() else torch.int64)
 
 
 class Store:
@@ -93,7 +112,7 @@ class Store:
             self.mean = torch.tensor(data.mean, dtype=dtype, device=device) * 255
             self.scale = 1 / (torch.tensor(data.std, dtype=dtype, device=device) * 255)
         else:
-            inputs = inputs.to(dtype)
+            inputs = as_inputs(inputs, dtype)
         self.inputs = inputs.contiguous().to(device)
         self.labels = torch.from_numpy(np.array(data.labels)).to(device)
         self.examples = torch.from_numpy(np.array(data.partition.examples)).to(device)

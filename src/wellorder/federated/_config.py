@@ -36,8 +36,9 @@ class Config:
         A policy for the order of each client's own mini-batches; None reshuffles them at every pass.
     sketch
         Balance sketches of so many numbers (a power of two) instead of whole pseudo-gradients; 0: whole.
-    evaluate, train_sample
-        Evaluate after every so many epochs (0: never), on so many training examples (0: all).
+    evaluate, looks, train_sample
+        Evaluate after every so many epochs (0: never), or ``looks`` times in each, evenly, the last time at
+        its end; on so many training examples (0: all).
     device, precision
         "cpu" or "cuda"; "float64", "float32", "tf32" or "bf16".
     mode, graph
@@ -60,6 +61,7 @@ class Config:
     local: Policy[Any] | None = None
     sketch: int = 0
     evaluate: int = 1
+    looks: int = 1
     train_sample: int = 0
     device: str = "cpu"
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
@@ -71,7 +73,7 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("step_size", "server_step"):
             real_number(name, getattr(self, name), above=0)
-        for name in ("epochs", "cohort", "local_steps", "checkpoint_every"):
+        for name in ("epochs", "cohort", "local_steps", "looks", "checkpoint_every"):
             whole_number(name, getattr(self, name), least=1)
         for name in ("seed", "evaluate", "train_sample", "sketch"):
             whole_number(name, getattr(self, name), least=0)
@@ -90,12 +92,16 @@ class Config:
             raise ValueError(f"device={shown(self.device)}: pass 'cpu', 'cuda' or such as 'cuda:1'")
         if self.checkpoint is not None:
             path_of("checkpoint", self.checkpoint)
+        if self.looks > 1 and self.evaluate != 1:
+            raise ValueError(
+                f"looks={self.looks}, evaluate={self.evaluate}: pass evaluate=1 to look inside epochs"
+            )
         if self.sketch & (self.sketch - 1) or self.sketch > 2048:
             raise ValueError(f"sketch={self.sketch}: pass a power of two up to 2048, or 0 for whole signals")
 
     def shared(self) -> Config:
         """The part that runs must have in common to be computed together."""
-        return replace(self, seed=0, step_size=1.0)
+        return replace(self, seed=0, step_size=1.0, sketch=0)
 
     def text(self) -> str:
         """All that decides a run's numbers, in one line; where it computes is left out."""

@@ -51,6 +51,8 @@ class DeviceBalancing:
         self.thresholds = torch.zeros(rounds, runs, self.count, **f64)
         self.values = torch.zeros(rounds, runs, self.count, **f64)
         self.regular: bool | None = None
+        self.sketched = False
+        """Whether its rows are sketches, which the caller makes."""
 
     @property
     def changed(self) -> list[Tensor]:
@@ -90,12 +92,15 @@ class DeviceBalancing:
         self.rows[: stop - start] = torch.from_numpy(self._rows[start:stop])
         self.thresholds[: stop - start] = torch.from_numpy(self._thresholds[start:stop])
 
+    def own(self, signals: Tensor) -> Tensor:
+        """The members' part of all runs' signals."""
+        return signals if len(self.members) == len(signals) else signals.index_select(0, self.index)
+
     def step(self, signals: Tensor, at: Tensor) -> None:
-        """Balance the pseudo-gradients (all runs, S, width) of the round that ``at`` numbers."""
+        """Balance the members' pseudo-gradients (R, S, width) of the round that ``at`` numbers."""
         thresholds = self.thresholds.index_select(0, at)[0]
         rows = self.rows.index_select(0, at)[0]
-        own = signals if len(self.members) == len(signals) else signals.index_select(0, self.index)
-        values = self._balanced(own, rows, thresholds)
+        values = self._balanced(signals, rows, thresholds)
         self.values.index_copy_(0, at, values[None])
 
     def _balanced(self, signals: Tensor, rows: Tensor, thresholds: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from wellorder._arguments import instance_of
 from wellorder.federated._batched_models import Loss
-from wellorder.federated._client_data import ClientData, Store
+from wellorder.federated._client_data import ClientData, Store, as_inputs
 from wellorder.federated._parameters import Layout
 
 ONE_EACH = "return a tensor with one loss for each example"
@@ -34,7 +34,7 @@ class Evaluator:
         self.test: tuple[Tensor, Tensor] | None = None
         if data.test_inputs is not None and data.test_labels is not None:
             inputs = torch.from_numpy(np.array(data.test_inputs))
-            inputs = inputs.permute(0, 2, 3, 1).contiguous() if store.images else inputs.to(store.dtype)
+            inputs = inputs.permute(0, 2, 3, 1).contiguous() if store.images else as_inputs(inputs, store.dtype)
             self.test = inputs.to(device), torch.from_numpy(np.array(data.test_labels)).to(device)
 
     @torch.no_grad()

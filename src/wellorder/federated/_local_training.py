@@ -160,8 +160,8 @@ def pick_mode(model: nn.Module, device: torch.device, wanted: str) -> Mode:
     if wanted != "auto":
         raise ValueError(f"mode={wanted!r}: pass 'auto', 'loop', 'stacked' or 'vmap'")
     together: Mode = "stacked" if stack(model) is not None else "vmap"
-    if device.type != "cpu":
-        return together
+    if device.type != "cpu":  # cuDNN's recurrent layers cannot be batched over lanes
+        return "loop" if any(isinstance(module, nn.RNNBase) for module in model.modules()) else together
     small = sum(p.numel() for p in model.parameters()) <= 100_000
     folds = any(isinstance(module, nn.modules.conv._ConvNd) for module in model.modules())
     return together if small and not folds else "loop"

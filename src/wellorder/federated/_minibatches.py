@@ -68,17 +68,17 @@ def epoch_keys(seeds: Sequence[int], epoch: int, device: torch.device) -> Keys:
     return keys[0], keys[1]
 
 
-def shuffled_batches(keys: Tensor, clients: Tensor, sizes: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+def shuffled_batches(keys: Tensor, visits: Tensor, sizes: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     """Which examples each client takes at each local step: pass after pass, each in a new random order.
 
-    A pass over m examples has ⌈m/batch⌉ mini-batches, the last one short. Takes keys and clients (…),
+    A pass over m examples has ⌈m/batch⌉ mini-batches, the last one short. Takes keys and visits (…),
     the clients' ``sizes`` (…); gives places (…, steps, batch) in 0..size-1, and a mask of the real ones.
     """
     longest, passes, steps, batch = shape.longest, shape.passes, shape.steps, shape.batch
     each = (sizes + batch - 1) // batch
     device = sizes.device
     slot = torch.arange(passes * longest, device=device)
-    noise = _shift(bits(keys[..., None], clients[..., None] * (passes * longest) + slot), 1)
+    noise = _shift(bits(keys[..., None], visits[..., None] * (passes * longest) + slot), 1)
     noise = noise.unflatten(-1, (passes, longest))
     noise = noise.masked_fill(torch.arange(longest, device=device) >= sizes[..., None, None], LAST)
     order = noise.argsort(dim=-1, stable=True).flatten(-2)
@@ -98,10 +98,10 @@ def whole_batches(sizes: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     return torch.where(real, place, 0)[..., None, :].expand(full), real[..., None, :].expand(full)
 
 
-def augmentations(keys: Tensor, clients: Tensor, shape: Shape, margin: int) -> Tensor:
+def augmentations(keys: Tensor, visits: Tensor, shape: Shape, margin: int) -> Tensor:
     """Random crops and flips, (…, steps, batch, 3): rows down, columns right (0..2·margin), flipped."""
     steps, batch = shape.steps, shape.batch
-    index = clients[..., None] * (steps * batch) + torch.arange(steps * batch, device=clients.device)
+    index = visits[..., None] * (steps * batch) + torch.arange(steps * batch, device=visits.device)
     noise = bits(keys[..., None], index).unflatten(-1, (steps, batch))
     span, mask = 2 * margin + 1, (1 << 20) - 1
     return torch.stack(
@@ -139,16 +139,21 @@ class RoundInputs:
     def rounds(self) -> int:
         return len(self.examples)
 
-    def fill(self, store: Store, clients: Tensor, keys: Keys, shape: Shape, whole: bool) -> None:
-        """Draw the mini-batches (and augmentations) of clients (T, R, S), with two keys for each run."""
+    def fill(
+        self, store: Store, clients: Tensor, visits: Tensor, keys: Keys, shape: Shape, whole: bool
+    ) -> None:
+        """Draw the mini-batches (and augmentations) of clients (T, R, S), with two keys for each run.
+
+        ``visits`` numbers what is drawn: a client that is visited twice in an epoch has two numbers.
+        """
         batch_keys, image_keys = (key[None, :, None].expand(clients.shape) for key in keys)
         sizes = store.sizes[clients]
         places, real = (
-            whole_batches(sizes, shape) if whole else shuffled_batches(batch_keys, clients, sizes, shape)
+            whole_batches(sizes, shape) if whole else shuffled_batches(batch_keys, visits, sizes, shape)
         )
         self.put(store, clients, places, real)
         if self.codes is not None:
-            self.codes[: len(clients)] = augmentations(image_keys, clients, shape, MARGIN)
+            self.codes[: len(clients)] = augmentations(image_keys, visits, shape, MARGIN)
 
     def put(self, store: Store, clients: Tensor, places: Tensor, real: Tensor) -> None:
         """Set the examples that clients (T, R, S) take, by their places (T, R, S, K, B) among their own."""

@@ -20,11 +20,11 @@ from wellorder._clients.availability import Always
 from wellorder._clients.queue import Queue, Rounds, plan_epoch
 from wellorder._kernels.sketch import FlatSketch, fold
 from wellorder._measure import strayed
-from wellorder._order import Order, Policy, rng
+from wellorder._order import Needs, Order, Policy, rng
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData, Store
 from wellorder.federated._config import Config
-from wellorder.federated._device_balancing import KINDS, DeviceBalancing, kind_of
+from wellorder.federated._device_balancing import DeviceBalancing, kind_of
 from wellorder.federated._local_ordering import LocalOrdering
 from wellorder.federated._local_training import Seen, Trainer, pick_mode, train_round
 from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, whole_batches
@@ -64,17 +64,20 @@ class Plan:
     """(T, R): so many places of each round are taken."""
     before: npt.NDArray[np.int64]
     """(T, R): visits of the epoch before each round."""
+    repeats: npt.NDArray[np.int64]
+    """(T, R, S): how often the epoch has visited the client before."""
 
     @staticmethod
     def of(runs: Sequence[Rounds]) -> Plan:
         """Pad the runs to the longest."""
         length, cohort = max(len(run.counts) for run in runs), runs[0].clients.shape[1]
         clients = np.zeros((length, len(runs), cohort), np.int64)
-        counts = np.zeros((length, len(runs)), np.int64)
+        counts, repeats = np.zeros((length, len(runs)), np.int64), np.zeros_like(clients)
         for r, run in enumerate(runs):
             clients[: len(run.counts), r] = run.clients
             counts[: len(run.counts), r] = run.counts
-        return Plan(clients, counts, np.cumsum(counts, axis=0) - counts)
+            repeats[: len(run.counts), r] = run.repeats()
+        return Plan(clients, counts, np.cumsum(counts, axis=0) - counts, repeats)
 
     def weights(self, sizes: npt.NDArray[np.int64] | None) -> npt.NDArray[np.float64]:
         """Each client's share in its round's mean (T, R, S): by its ``sizes``, or equal if that is None."""
@@ -135,11 +138,13 @@ class RoundLoop:
             run.queue.open(data.partition.n)
             if config.local is not None:
                 run.local = LocalOrdering(config.local, sizes, self.shape, run.config.seed)
-        self.width = config.sketch or self.servers.shape[1]
-        dim, self.signs = self.servers.shape[1], None
-        if config.sketch:
-            drawn = [FlatSketch.draw(dim, self.width, own.seed).signs for _, own in jobs]
-            self.signs = torch.from_numpy(np.array(drawn)).to(self.servers)
+        dim = self.servers.shape[1]
+        self.signs = {
+            r: torch.from_numpy(FlatSketch.draw(dim, own.sketch, own.seed).signs).to(self.servers)
+            for r, (policy, own) in enumerate(jobs)
+            if own.sketch and policy.needs is not Needs.NOTHING
+        }
+        """The random signs of each run that balances sketches."""
         balance = device.type != "cpu" if on_device is None else on_device
         watching = [r for r, run in enumerate(self.runs) if run.policy.needs.at_visits()]
         self.balanced = [r for r in watching if balance and kind_of(self.runs[r].policy)]
@@ -147,8 +152,11 @@ class RoundLoop:
         self.path = ServerPath(dim, jobs, device)
         self.inputs: RoundInputs | None = None
         self.groups: list[DeviceBalancing] = []
-        self.signals: Tensor | None = None
+        self.signals: dict[int, Tensor] = {}
+        """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
+        self.look: Callable[[int, Sequence[int]], None] | None = None
+        """Called ``config.looks`` − 1 times an epoch: how many rounds are done, and of how many in each run."""
 
     def epoch(self, epoch: int) -> None:
         """Plan and train one epoch of all runs, and let the policies make the next orders."""
@@ -190,15 +198,20 @@ class RoundLoop:
         config, queues, plan = self.config, [run.queue for run in self.runs], Plan.of(rounds)
         weights = torch.from_numpy(plan.weights(self.shares)).to(self.store.dtype)
         clients, seeds = torch.from_numpy(plan.clients), [run.config.seed for run in self.runs]
+        # A client that comes again in an epoch draws as one of numbers beyond those of all clients.
+        visits = torch.from_numpy(plan.clients + len(self.store.sizes) * plan.repeats)
         inputs = self._buffers(len(plan.counts))
         self.path.open(self.servers, len(plan.counts))
+        looks, length = config.looks, len(plan.counts)
+        marks = {round(length * i / looks) for i in range(1, looks)} - {0, length}
         keys = epoch_keys(seeds, epoch, self.servers.device)
         for group in self.groups:
             group.open(queues, rounds, whole=isinstance(config.availability, Always))
         for start in range(0, len(plan.counts), inputs.rounds):
             stop = min(start + inputs.rounds, len(plan.counts))
             part = clients[start:stop].to(self.servers.device)
-            inputs.fill(self.store, part, keys, self.shape, whole=config.batch is None)
+            drawn = visits[start:stop].to(self.servers.device)
+            inputs.fill(self.store, part, drawn, keys, self.shape, whole=config.batch is None)
             if config.local is not None:
                 self._put_local(inputs, part)
             inputs.weights[: stop - start] = weights[start:stop]
@@ -207,6 +220,8 @@ class RoundLoop:
             for turn in range(start, stop):
                 self._round(inputs, plan, turn)
                 self.path.pass_by(self.servers, turn)
+                if self.look is not None and turn + 1 in marks:
+                    self.look(turn + 1, [len(run.counts) for run in rounds])
             for group in self.groups:
                 group.read(stop - start)
         for group in self.groups:
@@ -228,7 +243,7 @@ class RoundLoop:
             self.body(inputs, tuple(taken.ravel().tolist()), seen)
         for r in self.told:
             if count := int(counts[r]):
-                rows = self.signals[r, :count].div_(self.step_sizes[r])  # type: ignore[index]
+                rows = self.signals[r][:count].div_(self.step_sizes[r])
                 self.runs[r].queue.observe(int(plan.before[turn, r]), clients[r, :count], rows)
         if self.config.local is not None:
             for r, run in enumerate(self.runs):
@@ -242,22 +257,20 @@ class RoundLoop:
         work, weights = inputs.work(self.store)
         work = replace(work, taken=taken)
         after, moves = train_round(self.trainer, self.servers, work, weights, self.step_sizes, seen)
-        if self.groups or self.told:
-            signals = moves
-            if self.signs is not None:
-                signals = torch.stack([self.sketched(rows, r) for r, rows in enumerate(moves)])
-            for group in self.groups:
-                group.step(signals, inputs.at)
-            if self.told:  # a captured round always writes into the same memory
-                self.signals = signals if self.signals is None else self.signals.copy_(signals)
+        for group in self.groups:
+            rows = [self.sketched(moves[r], r) for r in group.members] if group.sketched else []
+            group.step(torch.stack(rows) if rows else group.own(moves), inputs.at)
+        for r in self.told:  # a captured round always writes into the same memory
+            signals = self.sketched(moves[r], r)
+            self.signals[r] = self.signals[r].copy_(signals) if r in self.signals else signals.clone()
         self.servers.copy_(after)
         inputs.at.add_(1)
 
     def sketched(self, signals: Tensor, r: int) -> Tensor:
         """A run's signals (S, width) as (S, k): k sums of randomly signed numbers; or as they are."""
-        if self.signs is None:
+        if r not in self.signs:
             return signals
-        sketch: Tensor = fold(signals, self.signs[r], self.width)
+        sketch: Tensor = fold(signals, self.signs[r], self.runs[r].config.sketch)
         return sketch
 
     def _buffers(self, rounds: int) -> RoundInputs:
@@ -268,11 +281,14 @@ class RoundLoop:
             # With local ordering, what a client takes next depends on the round before.
             length = 1 if self.config.local is not None else max(1, min(rounds, self.numbers // each))
             self.inputs = RoundInputs.empty(length, runs, cohort, shape, self.store)
-            for kind in KINDS:
-                members = [r for r in self.balanced if kind_of(self.runs[r].policy) == kind]
-                if members:
-                    group = DeviceBalancing(kind, members, self.step_sizes, cohort, self.width, length)
-                    self.groups.append(group)
+            alike: dict[tuple[str, int], list[int]] = {}
+            for r in self.balanced:
+                alike.setdefault((kind_of(self.runs[r].policy), self.runs[r].config.sketch), []).append(r)
+            for (kind, sketch), members in sorted(alike.items()):
+                width = sketch or self.servers.shape[1]
+                group = DeviceBalancing(kind, members, self.step_sizes, cohort, width, length)
+                group.sketched = bool(sketch)
+                self.groups.append(group)
         return self.inputs
 
     def _put_local(self, inputs: RoundInputs, clients: Tensor) -> None:

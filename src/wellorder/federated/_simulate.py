@@ -17,8 +17,9 @@ from torch import nn
 
 from wellorder._arguments import function, shown
 from wellorder._clients.availability import Always
+from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
-from wellorder._order import Keeps, Order, Policy, describe, keeps_of, permutes, policy_of
+from wellorder._order import Keeps, Order, Policy, describe, keeps_of, policy_of
 from wellorder._saving import load_state, save_state
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData
@@ -106,7 +107,7 @@ def simulate_many(
     loss: Loss = cross_entropy,
     progress: Progress | None = None,
 ) -> list[Simulation]:
-    """`simulate` for several runs that share device and data; only seeds, step sizes and policies differ."""
+    """`simulate` for several runs that share device and data; policy, seed, step size and sketch may differ."""
     function("loss", loss, "from outputs and labels to one loss for each example")
     if progress is not None:
         function("progress", progress, "of the epochs done and each run's newest row")
@@ -140,7 +141,9 @@ class Runs:
         self.evaluator = Evaluator(data, self.loop.store, trainer.model, trainer.layout, loss, sample)
         self.rows: list[list[Row]] = [[] for _ in jobs]
         self.seconds: list[list[float]] = [[] for _ in jobs]
-        self.spent = 0.0
+        self.spent = self.began = 0.0
+        self.done = 0
+        self.loop.look = self._look_inside
 
     def train(self, progress: Progress | None = None) -> list[Simulation]:
         """Train all epochs that the checkpoint, if there is one, has not seen."""
@@ -148,11 +151,9 @@ class Runs:
         if not done:
             self._evaluate(0)
         while done < self.config.epochs:
-            began = time.perf_counter()
+            self.done, self.began = done, time.perf_counter()
             self.loop.epoch(done)
-            if self.loop.servers.is_cuda:
-                torch.cuda.synchronize()
-            self.spent += (time.perf_counter() - began) / len(self.rows)
+            self._stop_clock()
             done += 1
             rows = self._evaluate(done)
             due = done % self.config.checkpoint_every == 0 or done == self.config.epochs
@@ -167,8 +168,26 @@ class Runs:
         every = self.config.evaluate
         if not every or (epoch % every and epoch < self.config.epochs):
             return [{} for _ in self.rows]
+        return self._measured(float(epoch), [float(run.clock) for run in self.loop.runs])
+
+    def _look_inside(self, turn: int, rounds: Sequence[int]) -> None:
+        """Measure the servers in the middle of an epoch, after ``turn`` of its rounds."""
+        self._stop_clock()
+        # A run's clock was set to the epoch's end when that was planned.
+        clocks = [float(run.clock - max(own - turn, 0)) for own, run in zip(rounds, self.loop.runs, strict=True)]
+        self._measured(self.done + turn / max(rounds), clocks)
+        self.began = time.perf_counter()
+
+    def _stop_clock(self) -> None:
+        """Count the seconds since training last went on."""
+        if self.loop.servers.is_cuda:
+            torch.cuda.synchronize()
+        self.spent += (time.perf_counter() - self.began) / len(self.rows)
+
+    def _measured(self, epoch: float, clocks: Sequence[float]) -> list[Row]:
+        """Add a row to each run's table."""
         for r, run in enumerate(self.loop.runs):
-            head = {"epoch": float(epoch), "round": float(run.clock)}
+            head = {"epoch": epoch, "round": clocks[r]}
             error = {"order_error": run.errors[-1] if run.errors else np.nan}
             missed = {"missed": float(len(run.queue.absent))}
             self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **error, **missed})
@@ -255,7 +274,7 @@ def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> 
     first = jobs[0][1]
     for _, config in jobs[1:]:
         if config.shared() != first.shared():
-            raise ValueError("jobs: runs that share a device may differ in policy, seed and step_size alone")
+            raise ValueError("jobs: runs that share a device may differ in policy, seed, step_size and sketch alone")
     n = data.partition.n
     if first.cohort > n:
         raise ValueError(
@@ -279,8 +298,7 @@ def check_policy(policy: Policy[Any], config: Config, n: int, width: int, memory
             f"policy={policy!r} keeps every client's signal: {n} × {length} numbers are "
             f"{n * length * 8 / 2**30:.0f} GiB; use PairGraB, or pass sketch=512"
         )
-    if not permutes(policy) and not isinstance(config.availability, Always):
-        raise ValueError(f"policy={policy!r} has no turns to miss; use it with availability=Always()")
+    check_draws(policy, config.cohort, isinstance(config.availability, Always))
     local = config.local
     if local is None:
         return

@@ -1,11 +1,12 @@
 """The policies, one file each, and the registry that every other list is derived from."""
 
 from wellorder.policies._arbitrary import Arbitrary
+from wellorder.policies._cdgrab import CDGraB
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
 from wellorder.policies._herding import Herding
-from wellorder.policies._independent import RandomReshuffling, WithReplacement
+from wellorder.policies._independent import RandomCohorts, RandomReshuffling, WithReplacement
 from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
 from wellorder.policies._pairgrab import PairGraB, PairGraBProto
 from wellorder.policies._proto import GraBProto
@@ -15,6 +16,7 @@ from wellorder.policies._steering import Steering
 __all__ = [
     "REGISTRY",
     "Arbitrary",
+    "CDGraB",
     "Entry",
     "FlipFlop",
     "GraB",
@@ -25,6 +27,7 @@ __all__ = [
     "NicePermutation",
     "PairGraB",
     "PairGraBProto",
+    "RandomCohorts",
     "RandomReshuffling",
     "ShuffleOnce",
     "Steering",

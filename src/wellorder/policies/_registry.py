@@ -8,11 +8,12 @@ from typing import Any
 from wellorder._arguments import shown
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
+from wellorder.policies._cdgrab import CDGraB
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
 from wellorder.policies._herding import Herding
-from wellorder.policies._independent import RandomReshuffling, WithReplacement
+from wellorder.policies._independent import RandomCohorts, RandomReshuffling, WithReplacement
 from wellorder.policies._one import IncrementalGradient, NicePermutation, ShuffleOnce
 from wellorder.policies._pairgrab import PairGraB, PairGraBProto
 from wellorder.policies._proto import GraBProto
@@ -63,6 +64,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(NicePermutation, "NP", "NP", "FL-NP", "#dc2626", "8·d bytes a unit in the first epoch"),
     Entry(Arbitrary, "AP", "AP", "FL-AP", "#92400e", "the orders given"),
     Entry(WithReplacement, "with replacement", "", "", "#0891b2", AN_ORDER),
+    Entry(RandomCohorts, "random cohorts", "", "", "#9f1239", AN_ORDER),
     Entry(Greedy, "Greedy", "", "", "#7c3aed", "8·d bytes a unit"),
     Entry(GraBProto, "GraB-proto", "GraB-proto", "", "#f472b6", "8·d bytes a unit"),
     Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", "#1e3a8a", "2 vectors"),
@@ -70,6 +72,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(
         PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit", compared=True
     ),
+    Entry(CDGraB, "CD-GraB", "", "", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )

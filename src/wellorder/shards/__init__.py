@@ -1,0 +1,7 @@
+"""wellorder.shards: data too large to shuffle, read shard by shard in a good order."""
+
+from wellorder.shards._order import ordered_shards
+from wellorder.shards._reading import ShardError
+from wellorder.shards._survey import Survey, survey
+
+__all__ = ["ShardError", "Survey", "ordered_shards", "survey"]
