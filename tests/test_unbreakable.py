@@ -43,6 +43,7 @@ PARTS = (
     "",
     ".policies",
     ".problems",
+    ".shards",
     ".theory",
     ".federated",
     ".torch",
@@ -121,7 +122,8 @@ KNOWN = {name: SETTING[name] for name in SETTING if name not in ("dim", "theta")
 POLICIES = [
     wellorder.Arbitrary([[0, 1, 2, 3]] * 3), wellorder.FlipFlop(), GraB(), GraBProto(), Greedy(), Herding(),
     wellorder.IncrementalGradient(), NicePermutation(2), PairGraB(), wellorder.PairGraBProto(), RandomReshuffling(),
-    wellorder.ShuffleOnce(), Steering(), wellorder.WithReplacement(),
+    wellorder.ShuffleOnce(), Steering(), wellorder.WithReplacement(), wellorder.CDGraB(2),
+    wellorder.RandomCohorts(2),
 ]  # fmt: skip
 
 CALLS = {
@@ -133,6 +135,8 @@ CALLS = {
     "wellorder.Greedy": lambda: {"max_units": 7},
     "wellorder.Herding": lambda: {"passes": 2, "rule": Deterministic()},
     "wellorder.NicePermutation": lambda: {"passes": 2, "rule": Deterministic()},
+    "wellorder.CDGraB": lambda: {"workers": 2, "rule": Deterministic()},
+    "wellorder.RandomCohorts": lambda: {"cohort": 2},
     "wellorder.Steering": lambda: {"window": 3, "candidates": 2},
     **{f"wellorder.{type(p).__name__}.{verb}": call for p in POLICIES for verb, call in verbs(p).items()},
     "wellorder.FlipFlop": dict,
@@ -268,7 +272,7 @@ def federated():
         "Config": lambda: {
             "step_size": 0.1, "epochs": 2, "seed": 0, "cohort": 2, "local_steps": 2, "server_step": 1.0, "batch": 2,
             "clip": 0.0, "augment": False, "weighting": "size", "availability": Always(), "local": PairGraB(),
-            "sketch": 0, "evaluate": 1, "train_sample": 0, "device": "cpu", "precision": "float32", "mode": "auto",
+            "sketch": 0, "evaluate": 1, "looks": 1, "train_sample": 0, "device": "cpu", "precision": "float32", "mode": "auto",
             "graph": True, "checkpoint": None, "checkpoint_every": 1,
         },
         "Partition": lambda: {"examples": part.examples, "starts": part.starts},
@@ -282,11 +286,14 @@ def federated():
         "by_client": lambda: {"owners": ["a", "b", "a"]},
         "cifar10": lambda: dict(names),
         "cifar100": lambda: dict(names),
+        "mnist_writers": lambda: {"folder": str(Path.cwd())},
+        "shakespeare": lambda: {"folder": str(Path.cwd()), "width": 4, "stride": 1, "least": 1},
         "cinic10": lambda: {"folder": str(Path.cwd())},
         "fashion_mnist": lambda: dict(names),
         "mnist": lambda: dict(names),
         "clients": lambda: {"problem": quadratics(4), "groups": [[0, 1], [2, 3]]},
         "dirichlet": lambda: {"labels": labels, "clients": 4, "alpha": 0.5, "seed": 0},
+        "heterogeneity": lambda: {"updates": ROWS, "cohort": 2},
         "iid": lambda: {"labels": labels, "clients": 4, "seed": 0},
         "label_shards": lambda: {"labels": labels, "clients": 4, "each": 2, "seed": 0},
         "fedavg": lambda: {
@@ -306,6 +313,26 @@ def federated():
             "loss": lambda out, y: torch.nn.functional.cross_entropy(out, y, reduction="none"),
         },
         "simulate_many": lambda: {"model": model, "data": data, "jobs": [(PairGraB(), config)]},
+    }  # fmt: skip
+
+
+def sharded():
+    from wellorder.shards import survey
+
+    def read(shard):
+        return [(np.full(4, 1.0), shard % 2) for _ in range(3)]
+
+    found, path = survey(range(4), read), Path("survey.npz").absolute()
+    found.save(path)
+    return {
+        "survey": lambda: {
+            "shards": range(4), "read": read, "row": None, "xy": tuple, "sample": 2, "sizes": None,
+            "size": 8, "seed": 0, "path": None, "threads": 1, "failed": "raise", "progress": False,
+        },
+        "ordered_shards": lambda: {"survey": found, "seed": 0, "epoch": 1},
+        "Survey.save": lambda: {"self": found, "path": path},
+        "Survey.load": lambda: {"path": path, "row": None, "xy": lambda pair: pair},
+        "Survey.check": lambda: {"self": found, "shards": range(4)},
     }  # fmt: skip
 
 
@@ -451,6 +478,7 @@ def report():
 
 
 LATER = {
+    "shards": sharded,
     "theory": theory, "federated": federated, "torch": torched, "flower": flower, "experiments": experiments,
     "report": report,
 }  # fmt: skip
@@ -463,7 +491,7 @@ RECORDS = {
     # what the library makes and hands out
     "Balanced", "ContractError", "Expansion", "Run", "Entry", "Advice", "Bound", "Check", "Choice", "Constants",
     "Estimate", "Method", "Rate", "TableRow", "Tuned", "Clients", "Simulation", "Report", "Comparison",
-    "ComparisonPlan", "JobError", "Search", "Verdict", "Quadratics", "Logistic",
+    "ComparisonPlan", "JobError", "Text", "Survey", "ShardError", "Search", "Verdict", "Quadratics", "Logistic",
     # tables
     "REGISTRY", "METHODS", "DATASETS", "NETWORKS",
 }  # fmt: skip
@@ -474,7 +502,7 @@ PYTHONS_OWN = re.compile(r"positional argument|takes no arguments|unexpected key
 """What Python says when somebody's own function is called with arguments that it does not take."""
 
 
-NOT_HERE = {"cifar10", "cifar100", "cinic10", "fashion_mnist", "mnist"}
+NOT_HERE = {"cifar10", "cifar100", "cinic10", "fashion_mnist", "mnist", "mnist_writers", "shakespeare"}
 """Calls that are refused even when all is right, as their data is not here."""
 
 

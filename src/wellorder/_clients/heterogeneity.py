@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import whole_number
+from wellorder._arguments import numbers, whole_number
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Spread:
         """Take in a round's updates, a row each; a round of one says nothing."""
         if len(updates) < 2:
             return self
-        rows = np.asarray(updates, np.float64)
+        rows = numbers("updates", updates, cure="pass two rows of finite numbers or more, one a client")
         mean = rows.mean(axis=0)
         variance = float(np.square(rows - mean).sum()) / (len(rows) - 1)
         return Spread(
@@ -58,7 +58,7 @@ def heterogeneity(updates: npt.ArrayLike, *, cohort: int = 10) -> float:
     >>> [round(heterogeneity(common + width * own), 2) for width in (0.1, 1.0, 10.0)]
     [0.0, 0.09, 0.91]
     """
-    rows = np.asarray(updates, np.float64)
+    rows = numbers("updates", updates, cure="pass two rows of finite numbers or more, one a client")
     if rows.ndim != 2 or len(rows) < 2 or not np.isfinite(rows).all():
         raise ValueError(
             f"updates of shape {rows.shape}: pass a 2-D array of finite numbers, a row for each of 2 or more clients"

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from wellorder._arguments import seed_of
+from wellorder._arguments import instance_of, seed_of
 from wellorder._measure import error_vs_shuffle
 from wellorder._order import Order, Policy, describe, remembers, rng
 from wellorder.torch._batch_gradients import MicroBatch
@@ -335,6 +335,7 @@ class OrderedLoader(DataLoader[Any]):
         With several ranks, call it on all of them. On another number of ranks the rows and the epoch carry
         over: it goes on in mid-epoch if global batches are as large as before, and else begins the epoch anew.
         """
+        instance_of("mapping", mapping, Mapping, "load what loader.state_dict() gave")
         self._take_share()
         share, ranks = self._batching.share, int(mapping.get("ranks", 1))
         check_same(mapping, self._identity(), share.of)
