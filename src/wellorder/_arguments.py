@@ -8,12 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-T = TypeVar("T")
 LARGEST = 2**63 - 1
 """The largest whole number that an array can hold."""
 
@@ -138,7 +137,7 @@ def named_path(name: str, value: Any) -> Iterator[Path]:
         raise ValueError(f"{name}={shown(value)}: {error}") from error
 
 
-def instance_of(name: str, value: Any, kind: type[T], cure: str) -> T:
+def instance_of(name: str, value: Any, kind: Any, cure: str) -> Any:
     """Take an object of a class.
 
     >>> instance_of("title", 3, str, "pass a line of text")

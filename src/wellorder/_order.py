@@ -288,7 +288,8 @@ def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64
         )
     if type(seen) is not int or not 0 <= seen <= len(order):  # compiled code below indexes by it
         raise ValueError(
-            f"seen={shown(seen)}: pass an int, for an epoch of {len(order)} steps has seen 0 to {len(order)} of them"
+            f"seen={shown(seen)}: pass an int, for an epoch of {len(order)} steps has seen 0 to {len(order)} "
+            "of them"
         )
     steps = np.empty(len(wanted), np.int64)
     found = _match(order, seen, wanted.astype(np.int64), steps)
@@ -366,9 +367,10 @@ def state_dict(policy: Policy[S], state: S) -> dict[str, Any]:
     ['checksum', 'clipped', 'epoch', 'observed']
     """
     policy_of(policy)
-    if not is_dataclass(state) or isinstance(state, type) or not hasattr(state, "order"):
+    given: Any = state
+    if not is_dataclass(given) or isinstance(given, type) or not hasattr(given, "order"):
         raise ValueError(f"state={shown(state)}: pass what {describe(policy)}'s verbs returned")
-    plain = {f.name: _plain(getattr(state, f.name)) for f in fields(state)}
+    plain = {f.name: _plain(getattr(given, f.name)) for f in fields(given)}
     return {"policy": describe(policy), **plain, "checksum": _checksum(plain)}
 
 

@@ -545,13 +545,19 @@ def test_a_layer_without_weights_may_stand_twice_in_a_stacked_model():
 def tokens(clients=6):
     draw = np.random.default_rng(0)
     rows = draw.integers(0, 11, (60, 7))
-    return ClientData(rows, rows[:, -1] % 5, label_shards(rows[:, -1] % 5, clients), rows[:9], rows[:9, -1] % 5)
+    return ClientData(
+        rows, rows[:, -1] % 5, label_shards(rows[:, -1] % 5, clients), rows[:9], rows[:9, -1] % 5
+    )
 
 
 class Recurrent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.cell, self.head = nn.Embedding(11, 4), nn.GRU(4, 6, batch_first=True), nn.Linear(6, 5)
+        self.embed, self.cell, self.head = (
+            nn.Embedding(11, 4),
+            nn.GRU(4, 6, batch_first=True),
+            nn.Linear(6, 5),
+        )
 
     def forward(self, x):
         return self.head(self.cell(self.embed(x))[0][:, -1])

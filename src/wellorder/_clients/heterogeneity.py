@@ -28,9 +28,7 @@ class Spread:
         rows = numbers("updates", updates, cure="pass two rows of finite numbers or more, one a client")
         mean = rows.mean(axis=0)
         variance = float(np.square(rows - mean).sum()) / (len(rows) - 1)
-        return Spread(
-            self.chance + variance / len(rows), self.moved + float(mean @ mean), self.rounds + 1
-        )
+        return Spread(self.chance + variance / len(rows), self.moved + float(mean @ mean), self.rounds + 1)
 
     def value(self) -> float:
         """The share of chance, 0 to 1; NaN before anything was seen."""

@@ -98,7 +98,8 @@ class Dataset:
                 )
             if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
                 raise ValueError(
-                    f"{split}_labels of shape {labels.shape}, {labels.dtype}: pass one whole label for each of {len(images)} images"
+                    f"{split}_labels of shape {labels.shape}, {labels.dtype}: pass one whole label for each "
+                    f"of {len(images)} images"
                 )
             low, high = labels.min(), labels.max()
             if low < 0 or high >= self.classes:

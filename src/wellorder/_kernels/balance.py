@@ -186,7 +186,7 @@ def _plus(total: Vector, block: Signals, weights: npt.NDArray[np.float64]) -> Ve
 
 
 def _checked(rows: Rows, signs: Signs, total: Vector, bad: int, clipped: int) -> Balanced:
-    """Refuse a row that spoilt its product, or the sum: 1e305 times zero is fine, and ruins the next row's."""
+    """Refuse a row that spoilt its product, or the sum: 1e305 times zero is fine, and ruins the next."""
     if bad < 0 and len(total) and not np.abs(total).max() <= LARGEST:
         bad = int(np.argmin(usable(rows)))
     if bad >= 0:

@@ -89,7 +89,7 @@ def compare(
         Told of every row as it is made.
     """
     wanted, seen = Config() if config is None else config, Silent() if watch is None else watch
-    if isinstance(seen, type) or not all(callable(getattr(seen, verb, None)) for verb in ("stage", "row")):
+    if isinstance(seen, type) or not any(callable(getattr(seen, verb, None)) for verb in ("stage", "row")):
         raise ValueError(f"watch={shown(watch)}: pass an object with stage(title, rows) and row(label, …)")
     plan = resolve(task, wanted)
     whole_number("jobs", jobs, least=1, most=1024)

@@ -34,7 +34,9 @@ class Evaluator:
         self.test: tuple[Tensor, Tensor] | None = None
         if data.test_inputs is not None and data.test_labels is not None:
             inputs = torch.from_numpy(np.array(data.test_inputs))
-            inputs = inputs.permute(0, 2, 3, 1).contiguous() if store.images else as_inputs(inputs, store.dtype)
+            inputs = (
+                inputs.permute(0, 2, 3, 1).contiguous() if store.images else as_inputs(inputs, store.dtype)
+            )
             self.test = inputs.to(device), torch.from_numpy(np.array(data.test_labels)).to(device)
 
     @torch.no_grad()

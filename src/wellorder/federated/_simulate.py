@@ -174,7 +174,9 @@ class Runs:
         """Measure the servers in the middle of an epoch, after ``turn`` of its rounds."""
         self._stop_clock()
         # A run's clock was set to the epoch's end when that was planned.
-        clocks = [float(run.clock - max(own - turn, 0)) for own, run in zip(rounds, self.loop.runs, strict=True)]
+        clocks = [
+            float(run.clock - max(own - turn, 0)) for own, run in zip(rounds, self.loop.runs, strict=True)
+        ]
         self._measured(self.done + turn / max(rounds), clocks)
         self.began = time.perf_counter()
 
@@ -274,7 +276,9 @@ def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> 
     first = jobs[0][1]
     for _, config in jobs[1:]:
         if config.shared() != first.shared():
-            raise ValueError("jobs: runs that share a device may differ in policy, seed, step_size and sketch alone")
+            raise ValueError(
+                "jobs: runs that share a device may differ in policy, seed, step_size and sketch alone"
+            )
     n = data.partition.n
     if first.cohort > n:
         raise ValueError(

@@ -34,13 +34,12 @@ class Arbitrary:
     def __post_init__(self) -> None:
         if callable(self.orders):
             return
-        listed = isinstance(self.orders, list | tuple) or (
-            isinstance(self.orders, np.ndarray) and self.orders.ndim == 2
-        )
-        if not listed or any(isinstance(order, str) or not np.ndim(order) for order in self.orders):
+        given: Any = self.orders
+        listed = isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim == 2)
+        if not listed or any(isinstance(order, str) or not np.ndim(order) for order in given):
             raise ValueError(
-                f"orders={shown(self.orders)}: pass a list of permutations, one per epoch ([order] if only one), "
-                "or a function from the epoch to one"
+                f"orders={shown(self.orders)}: pass a list of permutations, one per epoch "
+                "([order] if only one), or a function from the epoch to one"
             )
         if not len(self.orders):
             raise ValueError("orders=[]: pass at least one permutation, or a function from the epoch to one")

@@ -41,7 +41,9 @@ def marks_of(shards: Sequence[Any]) -> npt.NDArray[np.uint64]:
 def listed(shards: Any) -> list[Any]:
     """Take the list of shards; refuses an empty one, and a name that comes twice."""
     if isinstance(shards, str | bytes | os.PathLike):
-        raise ValueError(f"shards={shown(shards)}: pass a list of shards, e.g. sorted(glob.glob('data/*.tar'))")
+        raise ValueError(
+            f"shards={shown(shards)}: pass a list of shards, e.g. sorted(glob.glob('data/*.tar'))"
+        )
     try:
         found = list(shards)
     except TypeError:

@@ -101,13 +101,14 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     >>> check.reasons
     ('rule=Deterministic() has no proof: the lemmas are about Walk(c)',)
     """
-    if not isinstance(run, Run) and hasattr(run, "order_error"):
+    recorded: Any = run
+    if not isinstance(recorded, Run) and hasattr(recorded, "order_error"):
         if not isinstance(method, Constants):
             raise ValueError(
                 f"method={shown(method)}: the constants of a network are not known; pass constants(…) with "
                 "your own guess of ς, and the run's n, cohort, local_steps and server_step"
             )
-        return check_order_errors(run.order_error, method)
+        return check_order_errors(recorded.order_error, method)
     known, found, reasons = _held_against(run, method, delta)
     if any(known.A) or any(known.B):
         reasons += _step_size(run, known)

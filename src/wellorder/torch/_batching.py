@@ -91,7 +91,9 @@ class Batching:
     def of_all(self, order: Order, epoch: int) -> Order:
         """The units that the epoch visits in all processes; every ``share.of``-th place is one's own."""
         count = self.visits * self.share.of
-        if self.share.own:  # whole rounds of one unit of each process are left out, so that places stay theirs
+        if (
+            self.share.own
+        ):  # whole rounds of one unit of each process are left out, so that places stay theirs
             kept = np.ones(len(order) // self.share.of, bool)
             kept[self._window(epoch, len(kept), len(kept) - self.visits)] = False
             return order[np.repeat(kept, self.share.of)]
