@@ -271,3 +271,20 @@ def test_cuda_tensors_stay_on_their_device_and_give_the_same_signs():
                 policy.advance(load_state_dict(policy, state_dict(policy, there))),
             )
             assert here.order.tolist() == there.order.tolist()
+
+
+@pytest.mark.parametrize("policy", [GraB(Walk(3.0)), PairGraB(Walk(3.0))], ids=str)
+def test_the_walk_draws_by_decision_and_not_by_step(policy):
+    """Units that are passed over use up no draw: skipping them is as if they had never been."""
+    rows = np.random.default_rng(3).standard_normal((12, 2))
+    state = policy.init(12, seed=4)
+    shown = state.order[[0, 1, 4, 5, 8, 9]]
+    for units in (shown[:2], shown[2:4], shown[4:]):
+        state = policy.observe(state, units, rows[units])
+    whole = policy.init(12, seed=4)
+    whole = policy.observe(whole, shown, rows[shown])
+    assert state.signs.tolist() == whole.signs.tolist()
+    z = rows[shown] if isinstance(policy, GraB) else rows[shown[0::2]] - rows[shown[1::2]]
+    signs, *_ = sequential(z, policy.rule, seed=4)
+    taken = state.signs[[0, 1, 4, 5, 8, 9]]
+    assert taken[:: 1 if isinstance(policy, GraB) else 2].tolist() == signs

@@ -20,7 +20,7 @@ from wellorder._clients.availability import Always
 from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
 from wellorder._order import Keeps, Order, Policy, describe, keeps_of, policy_of
-from wellorder._saving import load_state, save_state
+from wellorder._saving import load_state, save_state, sweep
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData
 from wellorder.federated._config import Config
@@ -231,7 +231,10 @@ class Runs:
 
     def _resume(self) -> int:
         path = self.config.checkpoint
-        if path is None or not Path(path).exists():
+        if path is None:
+            return 0
+        sweep(path)
+        if not Path(path).exists():
             return 0
         try:
             saved = load_state(path)

@@ -86,7 +86,8 @@ class NicePermutation:
                 state, seen=pass_by(self, Plan(0, 0, state.order, state.seen), units, signals).seen
             )
         state = keep(state, units, signals)
-        return self._planned(state) if state.seen == len(state.order) else state
+        complete = state.seen == len(state.order) and state.rows.size > 0
+        return self._planned(state) if complete else state
 
     def advance(self, state: Kept) -> Kept:
         if own_state(state, Kept).rows.size:
