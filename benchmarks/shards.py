@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import sys
 import tempfile
 import time
@@ -34,6 +33,7 @@ from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder._measure import error_vs_shuffle
 from wellorder.federated import dirichlet, iid, label_shards
+from wellorder.federated import shakespeare as roles
 from wellorder.shards import Survey, ordered_shards, survey
 
 EPOCHS = (1, 2, 3, 5, 10)
@@ -124,32 +124,19 @@ def images(name: str, options: argparse.Namespace) -> Data:
 def shakespeare(options: argparse.Namespace, length: int = 64) -> Data:
     """Stretches of characters by role; rows are projected counts of (character, next character).
 
-    Such a pair is an input and its label, so that the counts carry labels; roles are who holds what.
+    Such a pair is an input and its label, so that the counts carry labels. "by class" is by role here.
     """
-    places = [
-        Path(options.data) / "shakespeare_roles.jsonl.xz",
-        Path(options.data) / "clients" / "shakespeare_roles.jsonl.xz",
-    ]
-    lines = lzma.decompress(next(p for p in places if p.exists()).read_bytes()).decode().splitlines()
-    roles = [
-        " ".join(line for speech in json.loads(role)["speeches"] for line in speech[1:]) for role in lines
-    ]
-    cut = [
-        np.frombuffer(text.encode("ascii", "replace"), np.uint8) for text in roles if len(text) > 10 * length
-    ]
-    parts = [text[: len(text) // (length + 1) * (length + 1)].reshape(-1, length + 1) for text in cut]
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    alphabet, codes = np.unique(np.concatenate(parts), return_inverse=True)
-    codes = codes.reshape(-1, length + 1)
-    draw = rng(0, 0, "benchmark").permutation(len(codes))
-    test, kept = draw[:2000], np.sort(draw[2000 : 2000 + (options.examples or len(draw))])
-    letters = np.unique([chr(c).lower() for c in alphabet], return_inverse=True)[1]
-    few = letters[codes[kept]]
-    pairs = few[:, :-1] * (letters.max() + 1) + few[:, 1:]
-    counts = np.zeros((len(kept), (letters.max() + 1) ** 2), np.float32)
-    np.add.at(counts, (np.arange(len(kept))[:, None], pairs), 1)
-    x, test_x = (torch.tensor(codes[which]).to(options.device) for which in (kept, test))
-    return Data(x, None, test_x, None, features(counts, y=False, progress=False), owner[kept], len(alphabet))
+    text = roles(options.data, width=length + 1, stride=length + 1)
+    some = partial(rng(0, 0, "benchmark").choice, replace=False)
+    kept = np.sort(some(len(text.train), min(options.examples, len(text.train))))
+    test = np.sort(some(len(text.test), min(2000, len(text.test))))
+    letters = np.unique(list(text.alphabet.lower()), return_inverse=True)[1]
+    few, kinds = letters[text.train[kept]], letters.max() + 1
+    counts = np.zeros((len(kept), kinds**2), np.float32)
+    np.add.at(counts, (np.arange(len(kept))[:, None], few[:, :-1] * kinds + few[:, 1:]), 1)
+    rows = features(counts, y=False, progress=False)
+    x, test_x = (torch.tensor(part).to(options.device) for part in (text.train[kept], text.test[test]))
+    return Data(x, None, test_x, None, rows, text.owners[kept], text.classes)
 
 
 @dataclass(frozen=True, eq=False)

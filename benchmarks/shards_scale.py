@@ -61,7 +61,9 @@ def main() -> None:
         return
     for shards, numbers, streams in ((1_000, 512, 8), (20_000, 512, 8), (100_000, 128, 64)):
         words = [sys.executable, "-m", "benchmarks.shards_scale", "--measure"]
-        done = subprocess.run([*words, str(shards), str(numbers), str(streams)], capture_output=True, text=True)
+        done = subprocess.run(
+            [*words, str(shards), str(numbers), str(streams)], capture_output=True, text=True
+        )
         print(done.stdout.strip() or done.stderr, flush=True)
 
 

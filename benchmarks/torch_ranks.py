@@ -1,15 +1,15 @@
-"""Many ranks: what coordination brings, simulated on one device, and what an ordered run costs under torchrun.
+"""Many ranks: what coordination brings, simulated on one device, and what a run costs under torchrun.
 
 ``python benchmarks/torch_ranks.py benefit DATA [--device cuda] [--rows FILE]`` trains LeNet on CIFAR-10 at a
-global batch of 64 that W = 4, 16, 64 ranks share: reshuffled; each rank ordering its own fixed part of the data
-alone (Steering, PairGraB); and coordinated (one global order by Steering, CD-GraB). With ``--order`` and
-``--workers`` it runs that one job in this process, so that many can be started at once; without, it starts all,
-``--jobs`` at a time. Every epoch is a JSON line: the training loss at its quarters. ``summary FILE`` makes the
-table of it.
+global batch of 64 that W = 4, 16, 64 ranks share: reshuffled; each rank ordering its own fixed part of the
+data alone (Steering, PairGraB); and coordinated (one global order by Steering, CD-GraB). With ``--order`` and
+``--workers`` it runs that one job in this process, so that many can be started at once; without, it starts
+all, ``--jobs`` at a time. Every epoch is a JSON line: the training loss at its quarters. ``summary FILE``
+makes the table of it.
 
-``python benchmarks/torch_ranks.py cost [CASE …] [--epochs 40]`` launches two CPU processes that train the same
-model by DDP in turns, an epoch each: a plain DataLoader with DistributedSampler, and ``ordered(loader, model)``.
-Processor time of both processes, the wall clock, and the bytes that were sent; JSON lines.
+``python benchmarks/torch_ranks.py cost [CASE …] [--epochs 40]`` launches two CPU processes that train the
+same model by DDP in turns, an epoch each: a plain DataLoader with DistributedSampler, and one that is
+ordered. Processor time of both processes, the wall clock, and the bytes that were sent; JSON lines.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wellorder import Herding, PairGraB, Steering, balanced, balanced_stream, features, order_error
 from wellorder._kernels.steer import Window
-from wellorder._order import shuffled
+from wellorder._order import rng, shuffled
 
 
 def take(orders, count):
@@ -94,7 +94,7 @@ def test_a_stream_whose_mean_is_known_is_steering_in_the_order_of_arrival():
 
 def test_a_running_mean_holds_for_all_that_came_before():
     rows = np.random.default_rng(0).normal(2, 1, size=(300, 3)).astype(np.float32)
-    held, gone = Window(50, 3, 4, seed=0, epoch=0), []
+    held, gone = Window(50, 3, 4, rng(0, 0, "steering")), []
     for at in range(0, 300, 60):
         which = np.arange(at, at + 60)
         mean = rows[: at + 60].mean(axis=0, dtype=np.float64)

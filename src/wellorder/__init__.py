@@ -7,6 +7,7 @@ and the other parts are loaded when they are first asked for.
 import importlib
 from types import ModuleType
 
+from wellorder._audit import Audit, audit
 from wellorder._balanced import balanced, balanced_stream
 from wellorder._checks import ContractError, check_policy
 from wellorder._kernels.balance import Balanced, balance
@@ -55,6 +56,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Arbitrary",
+    "Audit",
     "Balanced",
     "CDGraB",
     "ContractError",
@@ -84,6 +86,7 @@ __all__ = [
     "Steering",
     "Walk",
     "WithReplacement",
+    "audit",
     "balance",
     "balanced",
     "balanced_stream",

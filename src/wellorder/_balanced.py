@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from wellorder._arguments import array_of, function, numbers, room_for, seed_of, shown, whole_number
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
-from wellorder._order import Order, Policy, Rows, policy_of, remembers
+from wellorder._order import Order, Policy, Rows, policy_of, remembers, rng
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -72,6 +73,9 @@ def balanced_stream(
 
     Examples enter a window; at each step the one leaves, of a few random members, whose row turns the running
     sum back (`Steering`). Any objects will do. Memory: the window's examples and rows, and ``at_once`` more.
+    The same examples with the same arguments come in the same order, so a stream is entered again after k
+    of them by ``itertools.islice(balanced_stream(…), k, None)``; ``wellorder.torch.ShardedDataset`` resumes
+    without reading all again.
 
     Parameters
     ----------
@@ -96,51 +100,82 @@ def balanced_stream(
     >>> sorted(out) == labels, max(abs(np.cumsum(out) - np.arange(1, 101) / 2)) < 4
     (True, np.True_)
     """
-    whole_number("window", window, least=1)
-    whole_number("candidates", candidates, least=1)
-    whole_number("at_once", at_once, least=1)
-    whole_number("epoch", epoch, least=0)
     function("row", row, "from an example to its row of numbers")
+    whole_number("at_once", at_once, least=1)
     try:
         source = iter(examples)
     except TypeError:
         raise ValueError(f"examples={shown(examples)}: pass something to iterate over") from None
+    draw = rng(seed_of(seed), whole_number("epoch", epoch, least=0), "steering")
     center = None if mean is None else numbers("mean", mean, cure="pass the mean row, a 1-D array of numbers")
-    return _stream(source, row, window, candidates, (seed_of(seed), epoch), center, at_once)
+    buffer = SteeringBuffer(row, window, candidates, draw, center)
+    return _stream(source, buffer, at_once)
 
 
-def _stream(
-    examples: Iterator[E],
-    row: Callable[[E], Any],
-    window: int,
-    candidates: int,
-    draws: tuple[int, int],
-    mean: npt.NDArray[np.float64] | None,
-    at_once: int,
-) -> Iterator[E]:
-    held: Window | None = None
-    waiting: dict[int, E] = {}
-    center: Any = mean
-    total: Any = 0.0
+def _stream(examples: Iterator[E], buffer: SteeringBuffer[E], at_once: int) -> Iterator[E]:
     seen = 0
-    while block := list(_some(examples, at_once)):
-        rows = rows_by(row, block)
-        numbers = np.arange(seen, seen + len(block))
+    while block := list(itertools.islice(examples, at_once)):
+        leaving = buffer.push(block, np.arange(seen, seen + len(block)))
         seen += len(block)
-        if mean is None:
-            total = total + rows.sum(axis=0, dtype=np.float64)
-            center = total / seen
+        yield from buffer.pop(leaving)
+    yield from buffer.pop(buffer.drain())
+
+
+class SteeringBuffer(Generic[E]):
+    """Examples that wait in a window, and those that have left it and are not given out yet.
+
+    An example goes by a number of the caller's choice. Every number that is pushed leaves exactly once.
+    """
+
+    def __init__(
+        self,
+        row: Callable[[E], Any],
+        window: int,
+        candidates: int,
+        draw: np.random.Generator,
+        mean: npt.ArrayLike | None = None,
+    ) -> None:
+        self.size = whole_number("window", window, least=1)
+        self.candidates = whole_number("candidates", candidates, least=1)
+        self.row, self.draw = row, draw
+        self.mean: Any = None if mean is None else np.asarray(mean, np.float64)
+        self.window: Window | None = None
+        self.waiting: dict[int, E] = {}
+        self._total: Any = 0.0
+        self._seen = 0
+
+    def push(self, examples: Sequence[E], numbers: npt.NDArray[np.int64]) -> list[int]:
+        """Take in some examples; returns the numbers of those that leave, in order, one for one if full."""
+        rows = rows_by(self.row, examples)
+        center = self.mean
+        if center is None:
+            self._seen += len(rows)
+            self._total = self._total + rows.sum(axis=0, dtype=np.float64)
+            center = self._total / self._seen
         if center.shape != (rows.shape[1],):
             raise ValueError(f"mean of shape {center.shape}: rows have {rows.shape[1]} numbers")
-        if held is None:
-            with room_for("window", window):
-                held = Window(window, rows.shape[1], candidates, *draws)
-        waiting.update(zip(numbers.tolist(), block, strict=True))
-        for number in held.take_in(rows, np.arange(len(block)), numbers, center).tolist():
-            yield waiting.pop(number)
-    if held is not None:
-        for number in held.drain().tolist():
-            yield waiting.pop(number)
+        leaving = self.opened(rows.shape[1]).take_in(rows, np.arange(len(rows)), numbers, center)
+        self.waiting.update(zip(numbers.tolist(), examples, strict=True))
+        leaving_now: list[int] = leaving.tolist()
+        return leaving_now
+
+    def opened(self, dim: int) -> Window:
+        """The window, for rows of ``dim`` numbers."""
+        if self.window is None:
+            with room_for("window", self.size):
+                self.window = Window(self.size, dim, self.candidates, self.draw)
+        if self.window.rows.shape[1] != dim:
+            raise ValueError(f"row(example) of {dim} numbers, where others have {self.window.rows.shape[1]}")
+        return self.window
+
+    def drain(self) -> list[int]:
+        """The numbers of all that wait, in the order in which they leave."""
+        last: list[int] = [] if self.window is None else self.window.drain().tolist()
+        return last
+
+    def pop(self, numbers: Iterable[int]) -> Iterator[E]:
+        """Give out examples that have left the window."""
+        return map(self.waiting.pop, numbers)
 
 
 def rows_by(row: Callable[[E], Any], examples: Sequence[E]) -> Rows:
@@ -159,8 +194,3 @@ def _stacked(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     if len(shapes) > 1 or len(rows[0].shape) != 1:
         raise ValueError(f"row(example) of shapes {sorted(shapes)}: pass 1-D arrays, equally long for all")
     return np.stack(rows)
-
-
-def _some(examples: Iterator[E], count: int) -> Iterator[E]:
-    for _, example in zip(range(count), examples, strict=False):
-        yield example

@@ -414,7 +414,7 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
 def _check_values(policy: Policy[Any], blank: State, values: Mapping[str, Any]) -> None:
     """Refuse a state that no training makes: a checksum tells damage, not forgery, and kernels trust a state.
 
-    Names mean the same in every policy here: steps ``seen`` and ``observed`` of n, ``waiting`` a step or -1, or so for each worker;
+    Names mean the same in every policy here: steps ``seen`` and ``observed`` of n, ``waiting`` a step or -1;
     int8 arrays hold signs and marks; ``rows`` has one for each unit. Numbers are finite, except where a
     policy's own first state (``blank``) holds others: NaN may stand for what is not known yet.
     """

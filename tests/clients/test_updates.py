@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wellorder._clients.federation import COORDINATES, RunningError
-from wellorder._clients.updates import Signal, UnfitError, odd_ones, shape_of
+from wellorder._clients.updates import directions, odd_ones, shape_of, Signal, UnfitError
 from wellorder._kernels.sketch import FlatSketch
 
 
@@ -55,8 +55,7 @@ def test_sketched_and_exact_rows_tell_the_same_norm():
         (lambda a: a["w"].__setitem__((3, 3), np.nan), "NaN or infinite"),
         (lambda a: a["b"].__setitem__(0, np.inf), "NaN or infinite"),
         (lambda a: a.update(b=a["b"].astype(complex)), "dtype complex"),
-        (lambda a: a.pop("b"), "its arrays are"),
-        (lambda a: a.update(extra=np.ones(2)), "its arrays are"),
+        (lambda a: [a.pop(name) for name in list(a)], "its arrays are none"),
         (lambda a: a.update(w=a["w"].T), "its arrays are"),
         (lambda a: a.update(w=a["w"] * 1e6), "above norm_cap"),
     ],
@@ -66,6 +65,23 @@ def test_an_unfit_update_says_why(sketch, change, words):
     change(after)
     with pytest.raises(UnfitError, match=words):
         Signal.relative_to(model(0), sketch=sketch, cap=1e4).row(after)
+
+
+def test_an_array_that_is_left_out_has_not_moved_and_a_foreign_one_does_not_count():
+    before, after = model(0), model(1)
+    part = {"w": after["w"], "extra": np.ones(2)}
+    row = Signal.relative_to(before).row(part)
+    np.testing.assert_array_equal(row, Signal.relative_to(before).row({**before, "w": after["w"]}))
+
+
+def test_a_counter_that_was_averaged_into_floats_is_still_no_signal():
+    first = {"w": np.ones(3, np.float32), "tracked": np.array(7)}
+    names = directions(first)
+    averaged = {"w": np.ones(3, np.float32), "tracked": np.array(7.5)}
+    assert (
+        Signal.relative_to(averaged, names).row({"w": np.zeros(3), "tracked": np.array(9)}).tolist()
+        == [1] * 3
+    )
 
 
 def test_the_running_error_is_the_order_error_at_round_boundaries():
@@ -90,26 +106,31 @@ def test_the_running_error_estimates_long_vectors_from_few_coordinates():
     assert error.sums.shape == (20, COORDINATES)
 
 
-GOOD = (["arrays"], {"metrics": {"n": 3, "loss": 0.5}})
+GOOD = ({"arrays": ["w"]}, {"metrics": {"n": 3, "loss": 0.5}})
 
 
 @pytest.mark.parametrize("w", [0, -1, math.nan, math.inf, [1.0], "3"])
 def test_a_weight_that_is_no_positive_number_is_odd(w):
-    odd = odd_ones({0: GOOD, 1: (["arrays"], {"metrics": {"n": w, "loss": 0.5}})}, "n")
+    odd = odd_ones({0: GOOD, 1: ({"arrays": ["w"]}, {"metrics": {"n": w, "loss": 0.5}})}, "n")
     assert list(odd) == [1]
     assert repr(w) in odd[1]
 
 
 @pytest.mark.parametrize(
     "report",
-    [([], GOOD[1]), (["a", "b"], GOOD[1]), (["arrays"], {}), (["arrays"], {"metrics": {"loss": 1.0}})],
+    [
+        ({}, GOOD[1]),
+        ({"a": ["w"], "b": ["w"]}, GOOD[1]),
+        ({"arrays": ["w"]}, {}),
+        ({"arrays": ["w"]}, {"metrics": {"loss": 1.0}}),
+    ],
 )
 def test_missing_and_surplus_records_are_odd(report):
     assert list(odd_ones({0: report, 1: GOOD}, "n")) == [0]
 
 
 def test_the_majority_decides_and_earlier_rounds_count():
-    other = (["arrays"], {"metrics": {"n": 3}})
+    other = ({"arrays": ["w"]}, {"metrics": {"n": 3}})
     assert list(odd_ones({0: other, 1: GOOD, 2: GOOD}, "n")) == [0]
     assert list(odd_ones({0: other, 1: GOOD}, "n", [shape_of(GOOD)] * 2)) == [0]
     assert list(odd_ones({0: other, 1: GOOD}, "n", [shape_of(other)] * 2)) == [1]

@@ -23,7 +23,7 @@ class Server:
 
 
 def transcribed(order, gradients, workers):
-    """An epoch as server and workers live it: in every second round each worker sends a difference, in turn."""
+    """An epoch as server and workers live it: in every second round each worker sends a difference."""
     own = [list(order[w::workers]) for w in range(workers)]
     server, kept = Server(len(gradients[0])), [{} for _ in range(workers)]
     for late in range(1, max(map(len, own)), 2):
@@ -99,7 +99,8 @@ def test_damaged_and_foreign_states_are_refused():
     state = policy.observe(state, state.order[:3], np.ones((3, 2)))
     saved = state_dict(policy, state)
     again = load_state_dict(policy, saved)
-    assert (again.waiting == state.waiting).all() and (again.pending == state.pending).all()
+    assert (again.waiting == state.waiting).all()
+    assert (again.pending == state.pending).all()
     for name, value, words in (
         ("waiting", [6, -1], "outside"),
         ("waiting", [0], "shape"),

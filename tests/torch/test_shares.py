@@ -1,4 +1,4 @@
-"""A rank's share of every global batch: sizes as DistributedSampler has them, orders as one process has them."""
+"""A rank's share of every global batch: sizes as DistributedSampler has them, orders as one process has."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,8 @@ def test_own_data_stay_on_their_rank(drop_last):
 def test_micro_batches_are_shared_whole():
     n, size, ranks = 22, 4, 4
     each = [Batching(n, size, grouped=True, seed=2, share=Share(rank, ranks)) for rank in range(ranks)]
-    assert [len(batching) for batching in each] == [2] * 4 and each[0].units == 6
+    assert [len(batching) for batching in each] == [2] * 4
+    assert each[0].units == 6
     order = np.random.default_rng(0).permutation(6)
     turns = [list(batching.batches(order, 0)) for batching in each]
     members = [tuple(batch) for at in range(2) for rank in range(ranks) for batch in [turns[rank][at]]]
@@ -117,12 +118,12 @@ def test_rows_that_are_given_need_no_process_group():
 
 def test_signals_of_many_ranks_need_a_process_group(monkeypatch):
     model = torch.nn.Linear(1, 1)
-    with pytest.raises(ValueError, match="shares the data among 3 processes.*init_process_group"):
+    with pytest.raises(ValueError, match=r"shares the data among 3 processes.*init_process_group"):
         drawn(ordered(plain(12, 2, 3, 1, False, False), model))
     whole = ordered(DataLoader(TensorDataset(torch.arange(4)), 2), model)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="WORLD_SIZE=2.*not initialised.*init_process_group"):
+    with pytest.raises(ValueError, match=r"WORLD_SIZE=2.*not initialised.*init_process_group"):
         drawn(whole)
 
 
@@ -152,6 +153,7 @@ def test_a_state_goes_on_where_global_batches_are_the_same():
     assert ours == rest
     other = ordered(plain(48, 5, 3, 0, False, False), rows=rows)
     other.load_state_dict(state)  # no batch ends where one ended before: the epoch begins anew
-    assert other.epoch == 1 and len(drawn(other)) == 4
+    assert other.epoch == 1
+    assert len(drawn(other)) == 4
     with pytest.raises(ValueError, match="batch_size"):
         ordered(plain(48, 5, 2, 0, False, False), rows=rows).load_state_dict(state)

@@ -1,7 +1,8 @@
-"""``wellorder reproduce``: the paper's figures, one subcommand each."""
+"""``wellorder reproduce``: the paper's figures and CD-GraB's, one subcommand each."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,9 +15,11 @@ from rich.table import Table
 from wellorder._cli.display import bar, console, refusing, shown
 from wellorder._saving import write_text
 from wellorder.experiments._folder import cores, machine, versions, whole_folder
-from wellorder.report._table import as_text, write_table
+from wellorder.report._table import as_text, joined, write_table
 
-app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
+SAID_EVERY = 60.0
+"""Seconds between two lines about where a run is."""
+app = typer.Typer(help="Reproduce the paper's figures, and CD-GraB's.", no_args_is_help=True)
 
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/fig2 or runs/fig3")]
@@ -34,6 +37,9 @@ Policies = Annotated[
 Tune = Annotated[bool, typer.Option("--tune", help="Search the step size in two stages on the first policy.")]
 Rate = Annotated[float | None, typer.Option("--lr", help="The step size.", show_default="the paper's")]
 Clients = Annotated[int | None, typer.Option(help="Clients.", show_default="1000; quick: 50")]
+Sample = Annotated[
+    int | None, typer.Option("--train-sample", help="Training examples to evaluate on.", show_default="all")
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Precision = Annotated[
     str | None, typer.Option(help="float64, float32, tf32 or bf16.", show_default="float32; on CUDA tf32")
@@ -46,7 +52,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the final values as 
 
 @app.callback()
 def _root() -> None:
-    """Reproduce the paper's figures."""
+    """Reproduce the paper's figures, and CD-GraB's."""
 
 
 @app.command("fig1")
@@ -66,7 +72,6 @@ def figure1(
 ) -> None:
     """Figure 1: quadratics, SGD and federated; distance to the optimum and order error (PNG, PDF, table)."""
     from wellorder.experiments import _figure_1 as fig1  # plotting libraries are slow to import
-    from wellorder.report._pictures import save_picture
 
     clock = time.perf_counter()
     config = fig1.QuadraticsFigure(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
@@ -84,18 +89,7 @@ def figure1(
                     parts.append(part)
                     progress.advance(task)
             table = fig1.whole(parts)
-            found = {
-                "config": asdict(config),
-                "medians": fig1.medians(table),
-                "versions": versions(),
-                "machine": machine(),
-            }
-            figure = fig1.plot(table)
-            for suffix in (".png", ".pdf"):
-                save_picture(figure, beside / f"fig1{suffix}")
-            for suffix in (".parquet", ".csv"):
-                write_table(table, beside / f"fig1{suffix}")
-            write_text(beside / "fig1.json", as_text(found))
+            found = _write(beside, "fig1", fig1.plot(table), table, config, fig1.medians(table))
     if as_json:
         typer.echo(as_text({**found, "figure": str(out / "fig1.png")}))
         return
@@ -108,6 +102,62 @@ def figure1(
     console().print(f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
 
 
+@app.command("cdgrab")
+def coordination(
+    out: Annotated[Path, typer.Option(help="Where to write the figure and its table.")] = Path("runs/cdgrab"),
+    workers: Annotated[
+        list[int] | None, typer.Option(help="A number of workers; repeatable.", show_default="1, 4, 16, 64")
+    ] = None,
+    n: Annotated[int, typer.Option(help="Vectors, of all workers together.")] = 4096,
+    dim: Annotated[int, typer.Option(help="Numbers in a vector.")] = 16,
+    epochs: Annotated[int, typer.Option(help="Epochs.")] = 10,
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """CD-GraB: order error of workers who balance together, and of those who do so alone."""
+    from wellorder.experiments import _coordination as figure
+
+    clock = time.perf_counter()
+    counts = {"workers": tuple(sorted(set(workers)))} if workers else {}
+    config = figure.CoordinationFigure(n=n, dim=dim, epochs=epochs, seeds=seeds, **counts)
+    with refusing("nothing was written; run the command again"):
+        config.check()
+        progress = bar()
+        task = progress.add_task("CD-GraB: seeds", total=seeds)
+        parts = []
+        with whole_folder(out) as beside:
+            with shown(progress, quiet=as_json):
+                for part in figure.run(config):
+                    parts.append(part)
+                    progress.advance(task)
+            table = joined(parts)
+            found = _write(beside, "cdgrab", figure.plot(table), table, config, figure.medians(table))
+    if as_json:
+        typer.echo(as_text({**found, "figure": str(out / "cdgrab.png")}))
+        return
+    titles = figure.LABELS.values()
+    shown_table = Table("", *titles, title="Order error in the last epoch, medians", title_justify="left")
+    for setting, values in figure.medians(table).items():
+        shown_table.add_row(setting, *(f"{values[policy]:.1f}" for policy in figure.LABELS))
+    console().print(shown_table)
+    console().print(f"Figure: {out / 'cdgrab.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
+
+
+def _write(folder: Path, name: str, figure: Any, table: Any, config: Any, medians: Any) -> dict[str, Any]:
+    """A figure's files: pictures, tables, and what they were made with, which is returned too."""
+    from wellorder.report._pictures import save_picture
+
+    found = {
+        "config": asdict(config), "medians": medians, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+    for suffix in (".png", ".pdf"):
+        save_picture(figure, folder / f"{name}{suffix}")
+    for suffix in (".parquet", ".csv"):
+        write_table(table, folder / f"{name}{suffix}")
+    write_text(folder / f"{name}.json", as_text(found))
+    return found
+
+
 def federated_figure(name: str, about: str) -> Callable[..., None]:
     """The command of one figure; both take the same options."""
 
@@ -115,11 +165,13 @@ def federated_figure(name: str, about: str) -> Callable[..., None]:
         out: Out = None, data: DataFolder = None, dataset: Named = None, rounds: Rounds = None,
         seeds: Seeds = None, policy: Policies = None, tune: Tune = False, lr: Rate = None,
         clients: Clients = None, device: Device = "cpu", precision: Precision = None, quick: Quick = False,
-        resume: Resume = False, download: Download = False, as_json: AsJson = False,
+        train_sample: Sample = None, resume: Resume = False, download: Download = False,
+        as_json: AsJson = False,
     ) -> None:  # fmt: skip
         given = {
             "dataset": dataset, "rounds": rounds, "seeds": seeds, "policies": policy, "step_size": lr,
             "clients": clients, "tune": tune, "device": device, "precision": precision,
+            "train_sample": train_sample,
         }  # fmt: skip
         changes = {key: value for key, value in given.items() if value is not None}
         _train(name, changes, quick, RunFiles(out or Path("runs") / name, data, resume, download), as_json)
@@ -136,6 +188,42 @@ class RunFiles:
     data: Path | None
     resume: bool
     download: bool
+
+
+def spread(values: dict[str, float], name: str, scale: float, digits: int) -> str:
+    """A mean, and its deviation over seeds if there are several.
+
+    >>> spread({"loss": 0.25, "loss_std": float("nan")}, "loss", 1, 2)
+    '0.25'
+    """
+    mean, deviation = scale * values[name], scale * values[f"{name}_std"]
+    return f"{mean:.{digits}f}" + (f" ± {deviation:.{digits}f}" if deviation == deviation else "")
+
+
+class Whereabouts:
+    """Where a long run is: a bar of rounds on a terminal, elsewhere a line now and then on standard error."""
+
+    def __init__(self, title: str, epochs: int, *, quiet: bool) -> None:
+        self.progress, self.epochs, self.done = bar(), epochs, 0
+        self.task = self.progress.add_task(title, total=None)
+        self.lines = not quiet and not sys.stderr.isatty()
+        self.began = self.said = time.perf_counter()
+        self.seen = 0
+
+    def round(self, turn: int, rounds: int) -> None:
+        """A round of the running epoch is done."""
+        at, total = self.done * rounds + turn, self.epochs * rounds
+        self.progress.update(self.task, completed=at, total=total)
+        self.seen += 1
+        now = time.perf_counter()
+        if self.lines and (self.seen in (1, 10) or now > self.said + SAID_EVERY):
+            left = (now - self.began) / self.seen * (total - at)
+            typer.echo(f"round {at} of {total}, about {left / 60:.0f} minutes left", err=True)
+            self.said = now
+
+    def epoch(self, epochs: int, _: list[dict[str, float]]) -> None:
+        """An epoch is done, and the checkpoint written."""
+        self.done = epochs
 
 
 def _one_thread() -> None:
@@ -157,14 +245,11 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
         try:
             config = figures.figure(name, quick=quick, **changes)
             found = figures.dataset_of(config, files.data, download=files.download)
-            progress = bar()
-            task = progress.add_task(f"{config.model} on {config.dataset}: epochs", total=config.epochs)
-
-            def tell(epochs: int, _: list[dict[str, float]]) -> None:
-                progress.update(task, completed=epochs)
-
-            with shown(progress, quiet=as_json):
-                done = figures.run(config, found, files.out, resume=files.resume, progress=tell)
+            where = Whereabouts(f"{config.model} on {config.dataset}: rounds", config.epochs, quiet=as_json)
+            with shown(where.progress, quiet=as_json):
+                done = figures.run(
+                    config, found, files.out, resume=files.resume, progress=where.epoch, watch=where.round
+                )
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
         report = figures.publish(done, found)
@@ -178,8 +263,8 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
     for label, values in ends.items():
         table.add_row(
             label,
-            f"{100 * values['test_accuracy']:.2f} ± {100 * values['test_accuracy_std']:.2f} %",
-            f"{values['train_loss']:.4f} ± {values['train_loss_std']:.4f}",
+            f"{spread(values, 'test_accuracy', 100, 2)} %",
+            spread(values, "train_loss", 1, 4),
         )
     console().print(table)
     console().print(f"Report: {report} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._clients.heterogeneity import Differences
 from wellorder._clients.queue import Queue
 from wellorder._clients.tolerance import Tolerance
-from wellorder._clients.updates import Arrays, Signal, UnfitError
+from wellorder._clients.updates import Arrays, Signal, UnfitError, directions
 from wellorder._kernels.sketch import FlatSketch
 from wellorder._measure import strayed
 from wellorder._order import Policy, permutes, rng
@@ -20,6 +21,7 @@ from wellorder._order import Policy, permutes, rng
 Signals = Literal["auto", "exact", "sketch"]
 EXACT_UP_TO = 2**20
 SKETCH_WIDTH = 2**10
+SHORT = 2**9
 COORDINATES = 256
 
 
@@ -34,6 +36,7 @@ class Visit:
     arrays: Arrays
     row: npt.NDArray[np.float64] | None = None
     probe: npt.NDArray[np.float64] | None = None
+    short: npt.NDArray[np.float32] | None = None
     fault: str = ""
 
 
@@ -112,7 +115,10 @@ class Federation:
         """Client ``c`` is ``names[c]``: a number is given once and never again."""
         self.model: Arrays = {}
         self.first: Arrays = {}
-        self.error = RunningError(seed)
+        self.counts: tuple[str, ...] = ()
+        """The arrays whose movement is the signal; settled by the first answers, for the whole run."""
+        self.error, self.differences = RunningError(seed), Differences()
+        self._short: FlatSketch | None = None
         self.sketch: FlatSketch | None = None
         self.rounds = self.fruitless = 0
         self._numbers: dict[str, int] = {}
@@ -142,21 +148,32 @@ class Federation:
             hope = not np.isin(queue.waiting, queue.absent).all()
             if not present or (hope and not late):
                 return () if late else None
-            queue.give_up()
-            self.close()
+            self.give_up()
         return ()
 
-    def signal(self) -> Signal:
-        """How updates relative to the current model become signals."""
-        dim = sum(array.size for array in self.model.values() if array.dtype.kind == "f")
+    def signal(self, held: Collection[str] | None = None) -> Signal:
+        """How updates relative to the current model become signals.
+
+        The first ``held``, names of arrays that clients sent, settle what counts: whatever of them the model
+        holds as floats. A strategy may average counters into floats later, or clients send a part of it.
+        """
+        names = self.counts or directions(self.model)
+        if held and not self.counts:
+            names = self.counts = tuple(name for name in names if name in held)
+        lost = [name for name in names if name not in self.model]
+        if lost:
+            raise ValueError(
+                f"arrays: the model has lost {lost[0]}, which it was trained with; keep its arrays"
+            )
+        dim = sum(self.model[name].size for name in names)
         if not dim:
             raise ValueError(
-                "arrays: the model has no floating-point arrays, so its updates have no direction"
+                "arrays: the model has no floating-point arrays that clients train, so updates have no direction"
             )
         sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
         if sketched and (self.sketch is None or len(self.sketch.signs) != dim):
             self.sketch = FlatSketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
-        return Signal.relative_to(self.model, sketch=self.sketch, cap=self.tolerance.norm_cap)
+        return Signal.relative_to(self.model, names, sketch=self.sketch, cap=self.tolerance.norm_cap)
 
     def measure(self, signal: Signal, client: int, arrays: Arrays) -> Visit:
         """Look at an update; one that cannot be balanced becomes a visit with a fault."""
@@ -164,7 +181,18 @@ class Federation:
             row = signal.row(arrays)
         except UnfitError as error:
             return Visit(client, {}, fault=str(error))
-        return Visit(client, arrays, row if signal.sketch else None, self.error.probe(row))
+        kept = row if signal.sketch else None
+        return Visit(client, arrays, kept, self.error.probe(row), self._shortened(row))
+
+    def _shortened(self, row: npt.NDArray[Any]) -> npt.NDArray[np.float32] | None:
+        """A sketch by which the first epoch's updates are compared, then nothing."""
+        if self.queue.epoch != 0:
+            return None
+        if len(row) <= SHORT:
+            return row.astype(np.float32)
+        if self._short is None:
+            self._short = FlatSketch.draw(len(row), SHORT, self.queue.seed)
+        return self._short.of([row]).astype(np.float32)
 
     def take(
         self, signal: Signal, visits: Sequence[Visit], failed: Sequence[int], moved: bool
@@ -178,7 +206,10 @@ class Federation:
         if queue.policy.needs.at_visits():
             for first, block in _pairs(visits, signal):
                 queue.observe(at + first, clients[first : first + len(block)], block)
-        self.error = self.error.add([visit.probe for visit in visits if visit.probe is not None])
+        probes = [visit.probe for visit in visits if visit.probe is not None]
+        self.error = self.error.add(probes)
+        if queue.epoch == 0 and (rows := [visit.short for visit in visits if visit.short is not None]):
+            self.differences.add(np.stack(rows))
         queue.settle(clients, failed, self.tolerance.attempts)
         self.fruitless = 0 if moved else self.fruitless + 1
         figures = {
@@ -189,6 +220,11 @@ class Federation:
         if not len(queue) and queue.epoch >= 0:
             self.close()
         return figures
+
+    def give_up(self) -> None:
+        """Close an epoch whose rest cannot be visited; they come first in the next."""
+        self.queue.give_up()
+        self.close()
 
     def close(self) -> None:
         """Amplify the epoch's movement, x ← x_q − η(x_q − w), and open the next epoch to all whom we met.
@@ -209,7 +245,7 @@ class Federation:
             self.names.append(name)
 
     def _amplified(self, name: str, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if w.dtype.kind != "f":
+        if w.dtype.kind != "f" or (self.counts and name not in self.counts) or name not in self.first:
             return w
         moved: npt.NDArray[Any] = w + (1 - self.server_step) * (self.first[name] - w)
         return moved.astype(w.dtype)
@@ -219,25 +255,25 @@ class Federation:
         return {
             "seed": self.queue.seed, "rounds": self.rounds, "names": self.names, "queue": self.queue.saved(),
             "error": {"sums": self.error.sums, "counts": list(self.error.counts)},
+            "counts": list(self.counts), "cohort": self.cohort, "server_step": self.server_step,
             "model": dict(self.model), "first": dict(self.first) if self.server_step != 1 else {},
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on where `saved` was; refuses another seed's or another policy's state."""
         seed = self.queue.seed
-        if saved["seed"] != seed:
-            raise ValueError(f"seed={seed}: this state was saved with seed {saved['seed']}; pass that one")
+        for name, own in (("seed", seed), ("cohort", self.cohort), ("server_step", self.server_step)):
+            if saved[name] != own:
+                raise ValueError(
+                    f"{name}={own}: this state was saved with {name}={saved[name]}; pass that one"
+                )
         self.queue.restore(saved["queue"])
         self.names = list(saved["names"])
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self.error = RunningError(seed, saved["error"]["sums"], tuple(saved["error"]["counts"]))
         self.model = saved["model"]
         self.first = saved["first"] if self.server_step != 1 else self.model
-        if self.first.keys() != self.model.keys():
-            raise ValueError(
-                f"server_step={self.server_step}: this state was saved with 1.0 and lacks the epoch's first "
-                "model; pass server_step=1.0"
-            )
+        self.counts = tuple(saved["counts"])
         self.rounds = saved["rounds"]
 
 

@@ -1,8 +1,7 @@
-"""How much clients differ: the part of a round's movement that is nothing but who happened to be in it."""
+"""How much clients differ: what chance (who happened to be in it) adds to a round's movement."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,59 +9,86 @@ import numpy.typing as npt
 
 from wellorder._arguments import numbers, whole_number
 
+MOST = 2000
+"""Clients looked at, at most; so many tell enough."""
+MUCH, LITTLE = 0.10, 0.06
+"""Where ordering was seen to save about a third of the rounds, and next to nothing: see docs/federated.md."""
 
-@dataclass(frozen=True)
-class Spread:
-    """What rounds have shown so far: how their updates scatter, and how far their means moved."""
 
-    chance: float = 0.0
-    """Sum over rounds of V/S, what drawing S clients of variance V adds to the square of their mean."""
-    moved: float = 0.0
-    """Sum over rounds of the squared length of the mean update."""
-    rounds: int = 0
+class Differences:
+    """Gathers a first epoch's updates, round by round: how they scatter about their round's mean."""
 
-    def add(self, updates: npt.NDArray[Any]) -> Spread:
+    def __init__(self) -> None:
+        self.rows: list[npt.NDArray[np.float32]] = []
+        self.rounds: list[int] = []
+        self.moved = 0.0
+
+    def add(self, updates: npt.NDArray[Any]) -> None:
         """Take in a round's updates, a row each; a round of one says nothing."""
-        if len(updates) < 2:
-            return self
-        rows = numbers("updates", updates, cure="pass two rows of finite numbers or more, one a client")
+        size = len(updates)
+        if size < 2 or sum(self.rounds) >= MOST:
+            return
+        rows = np.asarray(updates, np.float64)
         mean = rows.mean(axis=0)
-        variance = float(np.square(rows - mean).sum()) / (len(rows) - 1)
-        return Spread(self.chance + variance / len(rows), self.moved + float(mean @ mean), self.rounds + 1)
+        self.moved += float(mean @ mean)
+        self.rounds.append(size)
+        self.rows.append(((rows - mean) / np.sqrt(size - 1.0)).astype(np.float32))  # their squares sum to V
 
     def value(self) -> float:
-        """The share of chance, 0 to 1; NaN before anything was seen."""
-        return min(self.chance / self.moved, 1.0) if self.moved > 0 else float("nan")
+        """The measure of `heterogeneity`; NaN if fewer than two rounds were seen."""
+        if len(self.rounds) < 2 or self.moved <= 0:
+            return float("nan")
+        scaled = np.concatenate([r * np.float32(1 / np.sqrt(len(r))) for r in self.rows]).astype(np.float64)
+        turn = np.repeat(np.arange(len(self.rounds)), self.rounds)
+        # Pairs of one round share their mean; only those of different rounds are independent. A round's
+        # rows sum to its part V/S of chance, so the squares of two rounds' products estimate tr(C²)/S².
+        squares = np.square(scaled @ scaled.T)
+        squares[turn[:, None] == turn] = 0.0
+        pairs = len(self.rounds) * (len(self.rounds) - 1)
+        return float(np.sqrt(squares.sum() / pairs) / (self.moved / len(self.rounds)))
 
 
 def heterogeneity(updates: npt.ArrayLike, *, cohort: int = 10) -> float:
-    r"""How much clients differ, from a first epoch's updates: 0 (all alike) to 1 (nothing in common).
+    r"""How much clients differ, from a first epoch's updates: 0 where they are all alike.
 
-    A round's mean of S updates has the expected square :math:`\|\bar p\|^2 + V/S`, the second part being
-    chance: who was drawn. This is the share of that part, both sums taken over the epoch's rounds, so that
-    neither the length of updates nor their drift along the epoch counts. It is the part that a good order
-    works against.
+    A round's mean of S updates has the expected square :math:`\|\bar p\|^2 + \operatorname{tr}(C)/S`, the
+    second part being chance: who was drawn. Chance in many directions does little harm; in few it drives the
+    model to and fro, and there an order helps. So this is :math:`\|C\|_F/S` over the mean square of a round's
+    movement, C being the covariance of updates within a round. Neither their length nor their drift along
+    the epoch counts. Above about 0.10 ordering has saved a third of the rounds, below 0.06 next to nothing.
 
     Parameters
     ----------
     updates
-        (N, d): one row a client, in the order in which they took part. Sketches will do.
+        (N, d): one row a client, in the order in which they took part. Sketches of 512 numbers will do.
     cohort
         S, the clients of a round.
 
     >>> from wellorder.federated import heterogeneity
     >>> draw = np.random.default_rng(0)
-    >>> common, own = np.ones(50), draw.standard_normal((1000, 50))
-    >>> [round(heterogeneity(common + width * own), 2) for width in (0.1, 1.0, 10.0)]
-    [0.0, 0.09, 0.91]
+    >>> few = draw.standard_normal((500, 5)) @ draw.standard_normal((5, 50)) / 5
+    >>> many = draw.standard_normal((500, 50))
+    >>> [round(heterogeneity(0.1 + own), 2) for own in (few, many, many / 10)]
+    [0.34, 0.12, 0.01]
     """
-    rows = numbers("updates", updates, cure="pass two rows of finite numbers or more, one a client")
-    if rows.ndim != 2 or len(rows) < 2 or not np.isfinite(rows).all():
-        raise ValueError(
-            f"updates of shape {rows.shape}: pass a 2-D array of finite numbers, a row for each of 2 or more clients"
-        )
+    rows = numbers("updates", updates, cure="pass a 2-D array of finite numbers, a row a client")
+    if rows.ndim != 2 or not np.isfinite(rows).all():
+        raise ValueError(f"updates of shape {rows.shape}: pass a 2-D array of finite numbers, a row a client")
     whole_number("cohort", cohort, least=2, cure="a round of one client shows no difference; pass")
-    spread = Spread()
+    if len(rows) < 2 * cohort:
+        raise ValueError(f"updates of {len(rows)} clients, cohort={cohort}: pass those of two rounds or more")
+    seen = Differences()
     for at in range(0, len(rows), cohort):
-        spread = spread.add(rows[at : at + cohort])
-    return spread.value()
+        seen.add(rows[at : at + cohort])
+    return seen.value()
+
+
+def expectation(measure: float) -> str:
+    """What to expect of ordering, in words.
+
+    >>> expectation(0.3), expectation(0.01)
+    ('expect ordering to save about a third of the rounds', 'expect ordering to save little')
+    """
+    if measure >= MUCH:
+        return "expect ordering to save about a third of the rounds"
+    return "expect ordering to save little" if measure <= LITTLE else "expect ordering to save some rounds"

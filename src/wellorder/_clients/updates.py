@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from wellorder._compiled import fast
 from wellorder._kernels.sketch import FlatSketch
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-Report = tuple[Collection[str], Mapping[str, Mapping[str, Any]]]
-"""The names of a reply's array records, and its metrics by record and name."""
+Report = tuple[Mapping[str, Collection[str]], Mapping[str, Mapping[str, Any]]]
+"""The names of a reply's arrays by record, and its metrics by record and name."""
 
 
 class UnfitError(ValueError):
@@ -26,7 +27,8 @@ class UnfitError(ValueError):
 class Signal:
     """Turns a client's arrays into a row for the policy, relative to the global arrays that it was sent.
 
-    Only floating-point arrays count: counters and index tables are state, not direction.
+    Only the arrays named at the beginning count: counters and index tables are state, not direction, even if
+    a strategy has averaged them into floats since. An array that a client leaves out has not moved.
     """
 
     pieces: Mapping[str, npt.NDArray[Any]]
@@ -36,10 +38,17 @@ class Signal:
     cap: float = np.inf
 
     @staticmethod
-    def relative_to(arrays: Arrays, *, sketch: FlatSketch | None = None, cap: float = np.inf) -> Signal:
-        """Remember the global arrays as they are (no copy)."""
-        pieces = {name: flat(array) for name, array in arrays.items() if array.dtype.kind == "f"}
-        shapes = {name: array.shape for name, array in arrays.items()}
+    def relative_to(
+        arrays: Arrays,
+        names: Iterable[str] | None = None,
+        *,
+        sketch: FlatSketch | None = None,
+        cap: float = np.inf,
+    ) -> Signal:
+        """Remember the global arrays as they are (no copy); those ``names`` count, or all that are floats."""
+        chosen = directions(arrays) if names is None else names
+        pieces = {name: flat(arrays[name]) for name in chosen}
+        shapes = {name: arrays[name].shape for name in pieces}
         origin = sketch.of(list(pieces.values())) if sketch else None
         return Signal(pieces, shapes, sketch, origin, cap)
 
@@ -59,12 +68,13 @@ class Signal:
         wellorder._clients.updates.UnfitError: it holds NaN or infinite numbers
         """
         theirs = {name: array.shape for name, array in arrays.items()}
-        if theirs != dict(self.shapes):
-            raise UnfitError(f"its arrays are {_told(theirs)}, the model's {_told(self.shapes)}")
-        strange = [name for name in self.pieces if arrays[name].dtype.kind not in "fiub"]
+        held = [name for name in self.pieces if name in arrays]
+        if not held or any(theirs[name] != self.shapes[name] for name in held):
+            raise UnfitError(f"its arrays are {_told(theirs) or 'none'}, the model's {_told(self.shapes)}")
+        strange = [name for name in held if arrays[name].dtype.kind not in "fiub"]
         if strange:
             raise UnfitError(f"its array {strange[0]} is of dtype {arrays[strange[0]].dtype}")
-        local = [flat(arrays[name]) for name in self.pieces]
+        local = [flat(arrays[name]) if name in arrays else mine for name, mine in self.pieces.items()]
         if self.sketch is not None and self.origin is not None:
             row: npt.NDArray[Any] = self.origin - self.sketch.of(local)
             square = float(row @ row)
@@ -88,17 +98,23 @@ class Signal:
         )
 
 
+def directions(arrays: Arrays) -> tuple[str, ...]:
+    """The names of the floating-point arrays."""
+    return tuple(name for name, array in arrays.items() if array.dtype.kind == "f")
+
+
 def odd_ones(reports: Mapping[int, Report], weight: str, seen: Iterable[str] = ()) -> dict[int, str]:
     """Find the replies that would keep a strategy from averaging the others, and say why.
 
-    Each must have one record of arrays and one of metrics, named as in most replies (those of earlier rounds,
-    whose `shape_of` was ``seen``, count too), and in it a positive ``weight``.
+    By the rules of FedAvg each must have one record of arrays and one of metrics, both with the names of most
+    replies (those of earlier rounds, whose `shape_of` was ``seen``, count too), and a positive ``weight``.
 
     >>> fine, light, more = {"num-examples": 9}, {"num-examples": 0}, {"num-examples": 9, "loss": 0.1}
-    >>> odd_ones({0: (["arrays"], {"m": fine}), 1: (["arrays"], {"m": light})}, "num-examples")
+    >>> odd_ones({0: ({"a": ["x"]}, {"m": fine}), 1: ({"a": ["x"]}, {"m": light})}, "num-examples")
     {1: 'its num-examples is 0'}
-    >>> odd_ones({0: (["a"], {"m": fine}), 1: (["a"], {"m": more}), 2: (["a"], {"m": more})}, "num-examples")
-    {0: 'its records are a, m (num-examples); those of others a, m (loss, num-examples)'}
+    >>> a = {"a": ["x"]}
+    >>> odd_ones({0: (a, {"m": fine}), 1: (a, {"m": more}), 2: (a, {"m": more})}, "num-examples")[0]
+    'its records are a [x], m (num-examples); those of others a [x], m (loss, num-examples)'
     """
     odd = {client: fault for client, report in reports.items() if (fault := _fault(report, weight))}
     shapes = {client: shape_of(report) for client, report in reports.items() if client not in odd}
@@ -120,9 +136,16 @@ def _fault(report: Report, weight: str) -> str:
 
 
 def shape_of(report: Report) -> str:
-    """The names of a reply's records and metrics, in one line."""
+    """The names of a reply's records, arrays and metrics, in one line."""
     arrays, metrics = report
-    return ", ".join([*arrays, *(f"{name} ({', '.join(sorted(m))})" for name, m in metrics.items())])
+    held = [f"{name} [{_listed(sorted(names))}]" for name, names in arrays.items()]
+    return ", ".join([*held, *(f"{name} ({', '.join(sorted(m))})" for name, m in metrics.items())])
+
+
+def _listed(names: list[str]) -> str:
+    """A few names themselves; of many, how many and a checksum that tells two lists apart."""
+    text = ", ".join(names)
+    return text if len(text) <= 60 else f"{len(names)} arrays, {zlib.crc32(text.encode()):08x}"
 
 
 def flat(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,28 @@ class Partition:
         """The examples of one client."""
         whole_number("client", client, least=0, most=self.n - 1)
         return self.examples[self.starts[client] : self.starts[client + 1]]
+
+    @classmethod
+    def of_lists(cls, lists: Mapping[Any, npt.ArrayLike] | Sequence[npt.ArrayLike]) -> Partition:
+        """The partition in which client c holds the examples of the c-th list (of a dict: by sorted keys).
+
+        For partitions made elsewhere, such as those of flwr-datasets: a list of indices for each client.
+
+        >>> from wellorder.federated import Partition
+        >>> Partition.of_lists([[4, 0], [1, 2, 3]]).sizes
+        array([2, 3])
+        """
+        groups = [lists[key] for key in sorted(lists)] if isinstance(lists, Mapping) else list(lists)
+        if not groups:
+            raise ValueError("lists=[]: pass the examples of at least one client")
+        arrays = [np.asarray(group) for group in groups]
+        for client, array in enumerate(arrays):
+            if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
+                raise ValueError(
+                    f"lists[{client}] of shape {array.shape}, {array.dtype}: pass the numbers of its examples, "
+                    "one or more, from 0"
+                )
+        return _partition([array.astype(np.int64) for array in arrays])
 
     def table(self, labels: npt.ArrayLike, classes: int | None = None) -> Ints:
         """The picture of who holds what: examples of each label, one row a client."""

@@ -167,6 +167,15 @@ def _inputs(x: Any) -> Any:
     return x
 
 
+def on_host(array: Any) -> npt.NDArray[Any]:
+    """An array of NumPy from anything like one; tensors come to the host, small floats as float32."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu()
+        array = array.float() if array.dtype.itemsize < 4 and array.is_floating_point() else array
+        return np.asarray(array)
+    return np.asarray(array)
+
+
 def _say(done: int, n: int) -> None:
     end = "\n" if done == n else ""
     sys.stderr.write(f"\rfeatures: {done:,} of {n:,} examples{end}")

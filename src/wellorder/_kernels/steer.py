@@ -8,6 +8,8 @@ short rows first and leaves the hard examples to the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ from wellorder._compiled import fast, jit
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
+PART = 1024
+"""Units that are taken in at a time, where an order is wanted as it is made."""
 
 
 class Window:
@@ -23,7 +27,7 @@ class Window:
     Memory is O(window · k), whatever passes through it; a step costs O(candidates · k).
     """
 
-    def __init__(self, size: int, dim: int, candidates: int, seed: int, epoch: int) -> None:
+    def __init__(self, size: int, dim: int, candidates: int, draw: np.random.Generator) -> None:
         self.candidates = candidates
         self.numbers = np.empty(size, np.int64)
         self.rows = np.empty((size, dim), np.float32)
@@ -31,7 +35,7 @@ class Window:
         self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
         self.filled = self.emitted = 0
         self.mean: npt.NDArray[np.float64] | None = None
-        self.draws = rng(seed, epoch, "steering").integers(2**63, size=1, dtype=np.uint64)
+        self.draws = draw.integers(2**63, size=1, dtype=np.uint64)
 
     def take_in(self, rows: Rows, which: Ints, numbers: Ints, mean: npt.NDArray[np.float64]) -> Ints:
         """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
@@ -51,6 +55,11 @@ class Window:
         self.emitted += gone
         return out[:gone]
 
+    def carry_on(self, total: npt.NDArray[np.float64], draws: int) -> None:
+        """Go on as the window did whose sum and random state these were, after its members were taken in."""
+        self.total[:], self.draws[0] = total, draws
+        self.near[:] = self.total
+
     def drain(self) -> Ints:
         """Emit all that is left, steered to the end."""
         out = np.empty(self.filled, np.int64)
@@ -63,22 +72,24 @@ class Window:
         return out
 
 
-def steer(
+def steered(
     rows: Rows,
     order: Order,
     mean: npt.NDArray[np.float64],
     window: int,
     candidates: int,
     draws: tuple[int, int],
-) -> Order:
+) -> Iterator[Order]:
     """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
 
-    O(n·candidates·k) time.
+    Gives the new order part by part, as it is made. O(n·candidates·k) time.
     """
     seed, epoch = draws
-    held = Window(min(window, len(order)), rows.shape[1], candidates, seed, epoch)
-    which = order.astype(np.int64)
-    return np.concatenate([held.take_in(rows, which, which, mean), held.drain()]).astype(order.dtype)
+    held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
+    for at in range(0, len(order), PART):
+        which = order[at : at + PART].astype(np.int64)
+        yield held.take_in(rows, which, which, mean).astype(order.dtype)
+    yield held.drain().astype(order.dtype)
 
 
 @jit

@@ -45,6 +45,7 @@ STEP_SIZES = {"cnn": 0.1, "resnet10": 10**-0.5}
 OPTIONS = {
     "dataset": "--dataset", "rounds": "--rounds", "seeds": "--seeds", "step_size": "--lr",
     "clients": "--clients", "device": "--device", "precision": "--precision",
+    "train_sample": "--train-sample",
 }  # fmt: skip
 """The command's options that take one value, by field."""
 WINDOW = 6
@@ -92,6 +93,7 @@ class FederatedFigure:
 
     def check(self) -> None:
         """Refuse what cannot be run, before data are loaded or a folder is claimed."""
+        whole_number("train_sample", self.train_sample, least=0)
         for field in ("rounds", "seeds", "clients", "cohort", "local_steps", "batch"):
             whole_number(field, getattr(self, field), least=1, most=MOST_SEEDS if field == "seeds" else 10**9)
         if self.cohort > self.clients:
@@ -183,6 +185,7 @@ def run(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> FigureRun:
     """Train all policies with all seeds side by side; a checkpoint after every epoch lets a run go on."""
     from wellorder.federated import federate, simulate_many
@@ -201,7 +204,7 @@ def run(
             (p, _settings(config, gamma, s, out / "checkpoint.npz")) for p in policies.values() for s in seeds
         ]
         names = [(label, seed) for label in policies for seed in seeds]
-        runs = simulate_many(config.model, data, jobs, progress=progress)
+        runs = simulate_many(config.model, data, jobs, progress=progress, watch=watch)
         cells = [table_of(_rows(name, seed, one)) for (name, seed), one in zip(names, runs, strict=True)]
         return FigureRun(config, folder.seal(cells), gamma, search, folder)
 
@@ -227,7 +230,7 @@ def finals(table: Table) -> dict[str, dict[str, float]]:
         for metric in METRICS:
             ends = curves(table, policy, metric.column)[:, -LAST:].mean(axis=1)
             found[policy][metric.column] = float(ends.mean())
-            found[policy][f"{metric.column}_std"] = float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
+            found[policy][f"{metric.column}_std"] = float(ends.std(ddof=1)) if len(ends) > 1 else float("nan")
     return found
 
 
@@ -251,7 +254,7 @@ def plot(table: Table, title: str = "") -> Figure:
                 at = rounds[trained]
                 axes.fill_between(at, middle - spread, middle + spread, color=colour, alpha=0.15, lw=0)
                 axes.plot(at, middle, color=colour, label=literal(policy))
-            axes.set(title=metric.label, xlabel="round")
+            axes.set(title=metric.label, xlabel=f"round (moving average of {WINDOW} evaluations)")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_yscale("log")
         panels[0].legend(loc="lower right")

@@ -21,7 +21,7 @@ MARGIN = 4
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """Inputs and labels of all clients, who holds what, and a test set.
+    """Inputs and labels of all clients, who holds what (a `Partition`, or a list of examples each), a test set.
 
     Inputs are uint8 images (n, channels, height, width), normalised by ``mean`` and ``std``; or floats
     (n, …), which the model is given in the run's precision; or integers (n, …), such as tokens, which stay
@@ -39,12 +39,19 @@ class ClientData:
 
     def __post_init__(self) -> None:
         if not isinstance(self.partition, Partition):
-            raise ValueError(f"partition={shown(self.partition)}: pass such as label_shards(labels, clients)")
+            object.__setattr__(self, "partition", Partition.of_lists(self.partition))
         for name in ("inputs", "labels", "test_inputs", "test_labels"):
             self._check_array(name, getattr(self, name))
         whole_number("classes", self.classes, least=0)
         for name in ("mean", "std"):
             numbers(name, getattr(self, name), cure="pass one number for each channel")
+        for name in ("inputs", "labels", "test_inputs", "test_labels"):
+            values = getattr(self, name)
+            if values is not None and np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
+                bad = int((~np.isfinite(np.asarray(values)).reshape(len(values), -1).all(axis=1)).argmax())
+                raise ValueError(
+                    f"{name}[{bad}] holds NaN or infinite numbers; fill them in, or leave such examples out"
+                )
         if len(self.inputs) != len(self.labels):
             raise ValueError(
                 f"{len(self.inputs)} inputs but {len(self.labels)} labels; pass one label per input"

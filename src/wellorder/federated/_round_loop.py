@@ -155,6 +155,8 @@ class RoundLoop:
         self.signals: dict[int, Tensor] = {}
         """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
+        self.watch: Callable[[int, int], None] | None = None
+        """Called after every round: how many of the epoch's are done, and how many it has."""
         self.look: Callable[[int, Sequence[int]], None] | None = None
         """Called ``config.looks`` − 1 times an epoch: how many rounds are done, and of how many in each run."""
 
@@ -220,6 +222,8 @@ class RoundLoop:
             for turn in range(start, stop):
                 self._round(inputs, plan, turn)
                 self.path.pass_by(self.servers, turn)
+                if self.watch is not None:
+                    self.watch(turn + 1, length)
                 if self.look is not None and turn + 1 in marks:
                     self.look(turn + 1, [len(run.counts) for run in rounds])
             for group in self.groups:

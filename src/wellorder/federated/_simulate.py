@@ -34,6 +34,8 @@ MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 Progress = Callable[[int, list[dict[str, float]]], None]
 """Called with the number of epochs done, after each, and with each run's newest row of the table."""
+Watch = Callable[[int, int], None]
+"""Called after each round with the number of the epoch's rounds done, and how many it has."""
 Row = dict[str, float]
 
 
@@ -69,6 +71,7 @@ def simulate(
     *,
     loss: Loss = cross_entropy,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Simulation:
     """Train a model by regularised-participation FL (Algorithm ``alg:FL``), its clients in a policy's order.
 
@@ -84,6 +87,8 @@ def simulate(
         From outputs (b, …) and labels to one loss for each example.
     progress
         Called after each epoch with the number of epochs done, and a list of the newest row of the table.
+    watch
+        Called after each round with the number of the epoch's rounds done, and how many it has.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
@@ -96,7 +101,7 @@ def simulate(
     """
     if not isinstance(config, Config):
         raise ValueError(f"config={shown(config)}: pass a wellorder.federated.Config")
-    return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress)[0]
+    return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress, watch=watch)[0]
 
 
 def simulate_many(
@@ -106,12 +111,14 @@ def simulate_many(
     *,
     loss: Loss = cross_entropy,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> list[Simulation]:
     """`simulate` for several runs that share device and data; policy, seed, step size and sketch may differ."""
     function("loss", loss, "from outputs and labels to one loss for each example")
     if progress is not None:
         function("progress", progress, "of the epochs done and each run's newest row")
     runs = Runs(model, data, jobs, loss)
+    runs.loop.watch = watch
     with precision_of(jobs[0][1].precision):
         return runs.train(progress)
 

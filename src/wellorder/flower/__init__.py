@@ -4,7 +4,7 @@ The only package that imports flwr.
 """
 
 import warnings
-from importlib import metadata
+from importlib import import_module, metadata
 
 SUPPORTED = "1.41"
 _CURE = f"install a supported one with: pip install 'flwr[simulation]=={SUPPORTED}.*'"
@@ -21,6 +21,33 @@ if _found > _known:  # most minor versions change nothing that we use; to refuse
         f"if something fails, {_CURE}",
         stacklevel=2,
     )
+
+_USED = {
+    "flwr.app": "Array ArrayRecord ConfigRecord Message MetricRecord RecordDict",
+    "flwr.serverapp": "Grid",
+    "flwr.serverapp.strategy": "FedAvg Result Strategy",
+    "flwr.serverapp.exception": "AggregationError InconsistentMessageReplies",
+}
+"""Flower's names that are used, by module."""
+
+
+def _missing() -> list[str]:
+    """Those that the installed version has not."""
+    absent = []
+    for module, names in _USED.items():
+        try:
+            found = import_module(module)
+        except ImportError:
+            absent.append(module)
+            continue
+        absent += [f"{module}.{name}" for name in names.split() if not hasattr(found, name)]
+    grid = getattr(import_module("flwr.serverapp"), "Grid", None)
+    used = ("get_node_ids", "get_nodes", "push_messages", "pull_messages", "send_and_receive")
+    return absent + [f"flwr.serverapp.Grid.{name}" for name in used if grid and not hasattr(grid, name)]
+
+
+if _absent := _missing():
+    raise ImportError(f"flwr {_version} has no {', '.join(_absent)}, which wellorder.flower needs; {_CURE}")
 
 from wellorder._clients.tolerance import Tolerance  # noqa: E402
 from wellorder.flower._strategy import OrderedStrategy  # noqa: E402

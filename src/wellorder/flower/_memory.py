@@ -1,17 +1,100 @@
-"""What a foreign strategy object has learnt since it was made: found in its attributes, saved, given back."""
+"""What must survive a restart: a file with two generations, and what a foreign strategy object has learnt."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._saving import load_state, save_state
+from wellorder.flower._nodes import LOG
+
 Arrays = dict[str, npt.NDArray[Any]]
 MODEL = ("current_arrays", "current_bst", "strategy")
 """Attributes that are no memory: the model, shown anew in every round, and the strategy inside."""
+
+
+class Memory:
+    """The state file of a run, if it has one: written after every round, the round before kept beside it."""
+
+    def __init__(self, path: Path | None, layers: Sequence[Any]) -> None:
+        self.path, self._layers = path, layers
+        self._new = [snapshot(layer) for layer in layers]
+        if path is not None:
+            _try(path)
+
+    def beside(self, word: str) -> Path | None:
+        """A file of the same name with another ending."""
+        return None if self.path is None else self.path.with_name(f"{self.path.name}.{word}")
+
+    def save(self, federation: Mapping[str, Any]) -> None:
+        """Write the federation and what the strategies inside have learnt."""
+        previous = self.beside("previous")
+        if self.path is None or previous is None:
+            return
+        inner = [remembered(layer, new) for layer, new in zip(self._layers, self._new, strict=True)]
+        if self.path.exists():
+            previous.unlink(missing_ok=True)
+            try:
+                previous.hardlink_to(self.path)
+            except OSError:  # not every file system has them
+                shutil.copyfile(self.path, previous)
+        save_state(self.path, {**federation, "inner": {f"{depth}": own for depth, own in enumerate(inner)}})
+
+    def load(self, given: Mapping[str, list[int]]) -> dict[str, Any] | None:
+        """What was saved last, or, if that is damaged, the round before; None if there is nothing.
+
+        ``given`` are the shapes of the model that the run is started with.
+        """
+        previous = self.beside("previous")
+        if self.path is None or previous is None or not self.path.exists():
+            return None
+        try:
+            saved = load_state(self.path)
+        except ValueError as error:
+            if not previous.exists():
+                raise
+            LOG.error("[ORDER] %s; going on from the round before", error)
+            saved = load_state(previous)
+        told = f"state={str(self.path)!r}"
+        if not {"model", "inner", "queue", "counts", "cohort"} <= saved.keys():
+            raise ValueError(f"{told} was not saved by this strategy; delete it to start anew")
+        theirs = {name: list(array.shape) for name, array in saved["model"].items()}
+        if any(given.get(name) != shape for name, shape in theirs.items()):
+            raise ValueError(
+                f"{told} holds a model with arrays {theirs}, initial_arrays are {dict(given)}; "
+                "pass the model that it was saved with, or another file"
+            )
+        if len(saved["inner"]) != len(self._layers):
+            raise ValueError(
+                f"{told} was saved with {len(saved['inner'])} strategies inside, now there are "
+                f"{len(self._layers)}; pass those it was saved with, or another file"
+            )
+        return saved
+
+    def recall(self, saved: Mapping[str, Any]) -> None:
+        """Give the strategies inside back what they had learnt."""
+        for layer, learnt in zip(self._layers, saved["inner"].values(), strict=True):
+            recall(layer, learnt)
+
+
+def _try(path: Path) -> None:
+    """Refuse a path that cannot be written, before any round is trained for nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        probe = path.with_name(f".{path.name}.{os.getpid()}")
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"state={str(path)!r} cannot be written ({error}); pass another file") from error
 
 
 def snapshot(layer: Any) -> dict[str, Any]:

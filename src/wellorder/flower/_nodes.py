@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,13 @@ from flwr.serverapp import Grid
 LOG = logging.getLogger("flwr")
 QUERY = "query.wellorder"
 """The message that asks a ClientApp for its name; it answers by ``@app.query("wellorder")``."""
-FROM_THE_APP = (0, 1, 2, 8)
-"""Codes of errors that a ClientApp made (no such handler, a crash); others mean that none was reached."""
+NOT_REACHED = (3, 4, 5)
+"""Codes of errors that mean that no ClientApp was reached; others were made by one (no such handler, a mod that
+wants a training message, a crash)."""
+AGAIN = 10.0
+"""Seconds after which a node that was not reached is asked again."""
+SAME = 3
+"""So many connected nodes that tell one name are no restarts."""
 POLLS = 30
 """How often an inner strategy may ask who is there before we tell that it waits for ever."""
 
@@ -30,7 +36,11 @@ class Nodes:
     of: dict[str, int] = field(default_factory=dict)
     """The connected node of each name."""
     known: dict[int, str] = field(default_factory=dict)
+    told: dict[int, str] = field(default_factory=dict)
+    """What each node said, also those whose place another has taken."""
     asked: dict[str, int] = field(default_factory=dict)
+    later: dict[int, float] = field(default_factory=dict)
+    """Nodes that were not reached, and when they are asked again."""
     since: float = -math.inf
     """When a node was asked last."""
 
@@ -38,24 +48,34 @@ class Nodes:
         """Whether nodes asked lately have not yet told their names; one may take a dead node's place."""
         return bool(self.asked) and time.monotonic() < self.since + patience
 
-    def look(self, grid: Grid) -> list[str]:
-        """Find out who is connected; returns the names."""
+    def look(self, grid: Grid, refuse: bool = False) -> list[str]:
+        """Find out who is connected; returns the names. ``refuse`` says to raise if many tell the same one."""
         nodes = {info.node_id: info for info in grid.get_nodes()}
         self.known = {node: name for node, name in self.known.items() if name or node in nodes}
+        self.told = {node: name for node, name in self.told.items() if node in nodes}
         self.asked = {at: node for at, node in self.asked.items() if node in nodes}
-        new = [node for node in nodes if node not in self.known and node not in self.asked.values()]
+        now = time.monotonic()
+        again = [node for node, at in self.later.items() if node in nodes and at <= now]
+        self.later = {node: at for node, at in self.later.items() if node in nodes and node not in again}
+        busy = {*self.known, *self.asked.values(), *self.later}
+        new = [node for node in nodes if node not in busy]
         if self.names == "key":
             for node in new:
                 self._call(node, _key_name(nodes[node].public_key) or f"node-{node}")
         elif new:
             sent = list(grid.push_messages([Message(RecordDict(), node, QUERY) for node in new]))
             self.asked |= {at: node for at, node in zip(sent, new, strict=False) if at}
-            self.since = time.monotonic()
+            if set(new) - set(again):
+                self.since = now
         for reply in grid.pull_messages(list(self.asked)) if self.asked else ():
             at = reply.metadata.reply_to_message_id
             if at in self.asked:
                 node = self.asked.pop(at)
-                self._call(node, _told_name(reply) or self._fallback(node, nodes[node].public_key, reply))
+                name = _told_name(reply) or self._fallback(node, nodes[node].public_key, reply)
+                if name:
+                    self._call(node, name)
+        if refuse:
+            self._check_names()
         self.of = {name: node for node, name in self.known.items() if node in nodes and name}
         return list(self.of)
 
@@ -65,16 +85,28 @@ class Nodes:
             if theirs == name != "":
                 LOG.warning("[ORDER] node %d takes the place of node %d as client %s", node, other, name)
                 self.known[other] = ""
-        self.known[node] = name
+        self.known[node] = self.told[node] = name
+
+    def _check_names(self) -> None:
+        """Refuse a ClientApp that tells every node the same name."""
+        name, count = Counter(self.told.values()).most_common(1)[0] if self.told else ("", 0)
+        if count >= SAME:
+            raise ValueError(
+                f"{count} connected nodes tell the name {name!r}, which would make them one client; let "
+                '@app.query("wellorder") answer with a name of the node\'s own, such as its partition-id'
+            )
 
     def _fallback(self, node: int, key: bytes, reply: Message) -> str:
-        """Name a node whose ClientApp cannot tell; one that was not reached stays nameless for now."""
-        if reply.has_error() and reply.error.code not in FROM_THE_APP:
-            return ""
+        """Name a node whose ClientApp cannot tell; one that was not reached is asked again later."""
         why = (reply.error.reason or "an error") if reply.has_error() else "it holds no name"
+        why = (why.strip().splitlines() or ["an error"])[-1][:200]
+        if reply.has_error() and reply.error.code in NOT_REACHED:
+            LOG.warning("[ORDER] node %d was not reached (%s); it is asked again in %.0f s", node, why, AGAIN)
+            self.later[node] = time.monotonic() + AGAIN
+            return ""
         LOG.warning(
             "[ORDER] node %d does not tell its name (%s), so its place will not survive a restart; add "
-            '@app.query("wellorder") to the ClientApp', node, why.strip().splitlines()[-1][:200],
+            '@app.query("wellorder") to the ClientApp, or pass names="key"', node, why,
         )  # fmt: skip
         return _key_name(key) or f"node-{node}"
 

@@ -5,32 +5,42 @@ What needs no Flower (whose turn it is, signals, the saved state) is in `wellord
 
 from __future__ import annotations
 
-import io
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 from flwr.serverapp.strategy import Result, Strategy
 
 from wellorder._arguments import one_of, path_of, real_number, seed_of, shown, whole_number
 from wellorder._clients.federation import Federation, Visit
+from wellorder._clients.heterogeneity import expectation
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Signal, odd_ones, shape_of
 from wellorder._order import Policy, policy_of
-from wellorder._saving import load_state, save_state
-from wellorder.flower._memory import check_memory, recall, remembered, snapshot
+from wellorder.flower._inner import (
+    accounts,
+    averages,
+    check_inner,
+    check_kind,
+    check_whole,
+    layers,
+    told,
+    wanted,
+)
+from wellorder.flower._memory import Memory, check_memory
 from wellorder.flower._nodes import LOG, Nodes, NodesView
+from wellorder.flower._records import History, arrays_of, record_of, reply_arrays, report_of
 
 Failures = dict[int, tuple[str, Message | None]]
 """Why each client failed, and the error that it sent, if it sent any."""
+SAID_EVERY = 10.0
+"""Seconds after which a line about waiting is said again."""
 
 
 class OrderedStrategy(Strategy):
@@ -38,7 +48,8 @@ class OrderedStrategy(Strategy):
 
     Each epoch visits every known client once, ``cohort`` at a time. Pseudo-gradients (global minus local
     arrays) are shown to the policy in cohort order, whatever order replies come in; the policy's next order
-    rules the next epoch. An epoch ends at :math:`x_{q+1} = x_q - \eta(x_q - w)`.
+    rules the next epoch. An epoch ends at :math:`x_{q+1} = x_q - \eta(x_q - w)`. After the first epoch the
+    log says how much clients differ, and what to expect of ordering.
 
     Parameters
     ----------
@@ -59,7 +70,8 @@ class OrderedStrategy(Strategy):
         ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters.
     state
         A file that is rewritten after each round, whole; if it exists, `start` goes on from it. It holds
-        what the inner strategy has learnt as well, if that is arrays or plain values.
+        what the inner strategy has learnt as well, if that is arrays or plain values. Beside it are the
+        round before (``.previous``), which serves if it is damaged, and all metrics (``.history``).
     tolerance
         How to treat clients that fail, leave, or send nonsense.
 
@@ -69,6 +81,8 @@ class OrderedStrategy(Strategy):
     >>> OrderedStrategy(FedAvg(), PairGraB(), cohort=10)
     OrderedStrategy(FedAvg, PairGraB(rule=Deterministic(), reorders=1), cohort=10)
     """
+
+    orders_clients: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -89,26 +103,30 @@ class OrderedStrategy(Strategy):
         one_of("signals", signals, ("auto", "exact", "sketch"))
         if tolerance is not None and not isinstance(tolerance, Tolerance):
             raise ValueError(f"tolerance={shown(tolerance)}: pass a wellorder.flower.Tolerance")
-        file = None if state is None else path_of("state", state)
-        for layer in _layers(inner):
-            _check_inner(layer, cohort)
+        if state is not None:
+            path_of("state", state)
+        check_kind(inner)
+        for layer in layers(inner):
+            check_inner(layer, cohort, clients)
             if state is not None:
                 check_memory(layer)
         self.inner = inner
         self.clients = cohort if clients is None else clients
-        self.state = file
         self.tolerance = tolerance or Tolerance()
         self.federation = Federation(
             policy, cohort, seed, server_step=server_step, signals=signals, tolerance=self.tolerance
         )
-        self._new = [snapshot(layer) for layer in _layers(inner)]
+        self._memory = Memory(None if state is None else Path(state), list(layers(inner)))
+        self._history = History(self._memory.beside("history"))
         self._nodes = Nodes(names)
         self._record: ArrayRecord | None = None
         self._views: Any = None
         self._given: ArrayRecord | None = None
         self._sent: list[tuple[int, Message]] = []
         self._seen: deque[str] = deque(maxlen=1000)
+        self._said = ("", 0.0)
         self._round = 0
+        self._started = False
 
     def __repr__(self) -> str:
         policy, cohort = self.federation.queue.policy, self.federation.cohort
@@ -134,22 +152,47 @@ class OrderedStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run as any Flower strategy does; if the state file exists, go on after its last finished round."""
-        if self.state is not None and self.state.exists():
-            self._load(self.state, initial_arrays)
-            LOG.info("[ORDER] going on after round %d from %s", self.federation.rounds, self.state)
-        done, left = self.federation.rounds, max(num_rounds - self.federation.rounds, 0)
-        evaluate = evaluate_fn and (lambda at, model: evaluate_fn(at + done, model))
-        arrays = self._as_record() if self.federation.model else initial_arrays
-        result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate)
-        for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
-            setattr(result, name, {at + done: record for at, record in getattr(result, name).items()})
-        result.arrays = self._as_record() if self.federation.model else initial_arrays
-        return result
+        """Run as any Flower strategy does; if the state file exists, go on after its last finished round.
+
+        A round in which the model did not move is tried again: ``num_rounds`` counts those in which it did.
+        Raises a RuntimeError after ``fruitless`` tries in a row. The result holds all rounds, also those
+        before a restart.
+        """
+        if self._started:
+            raise RuntimeError(
+                "this strategy was started before; make a new one (with state=… it goes on where this one is)"
+            )
+        self._started, began = True, time.monotonic()
+        arrays, history, federation = self._opened(initial_arrays), self._history, self.federation
+        first = federation.rounds
+        LOG.info("Starting %r: %d rounds, %.2f MB", self, num_rounds, _megabytes(arrays))
+        self.summary()
+        if first >= num_rounds:
+            LOG.warning("[ORDER] nothing is left to do: %d of %d rounds are done", first, num_rounds)
+        if evaluate_fn is not None:
+            history.add("server", first, evaluate_fn(first, arrays))
+        asked, looked = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        while federation.rounds < num_rounds:
+            number = federation.rounds + 1
+            LOG.info("[ROUND %d/%d]", number, num_rounds)
+            messages = self.configure_train(number, arrays, asked, grid)
+            moved, _ = self.aggregate_train(number, grid.send_and_receive(messages, timeout=timeout))
+            if moved is None:
+                LOG.warning("[ORDER] round %d did not move the model; it is tried again", number)
+                continue
+            arrays = moved
+            messages = self.configure_evaluate(number, arrays, looked, grid)
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            history.add("evaluate", number, self.aggregate_evaluate(number, replies))
+            if evaluate_fn is not None:
+                history.add("server", number, evaluate_fn(number, arrays))
+        history.result.arrays = arrays
+        self._summarised(first, time.monotonic() - began)
+        return history.result
 
     def configure_train(
         self,
-        server_round: int,  # noqa: ARG002 - counts from the restart, ours from the beginning
+        server_round: int,  # noqa: ARG002 - ours counts the rounds that moved the model
         arrays: ArrayRecord,
         config: ConfigRecord,
         grid: Grid,
@@ -165,10 +208,10 @@ class OrderedStrategy(Strategy):
         if not nodes:
             LOG.warning("[ORDER] round %d: nobody to ask", self._round)
             return []
-        view = NodesView(grid, list(nodes), _wanted(self.inner, "min_train_nodes"))
-        for layer in _layers(self.inner):
+        view = NodesView(grid, list(nodes), wanted(self.inner, "min_train_nodes"))
+        for layer in layers(self.inner):
             if isinstance(getattr(layer, "current_arrays", None), ArrayRecord):
-                layer.current_arrays = self._as_record()  # type: ignore[attr-defined]
+                layer.current_arrays = self._as_record()
         written = self.inner.configure_train(self._round, self._as_record(), config, view)
         by_node = {message.metadata.dst_node_id: message for message in written}
         self._sent = [(client, by_node[node]) for node, client in nodes.items() if node in by_node]
@@ -182,25 +225,28 @@ class OrderedStrategy(Strategy):
         """Let the inner strategy aggregate the replies in cohort order, then show them to the policy."""
         federation = self.federation
         answers, failed = self._sorted(replies)
-        signal = federation.signal()
-        visits = self._visits(answers, signal)
-        bad = {visit.client: visit.fault for visit in visits if visit.fault}
-        drop = bad if self.tolerance.bad_updates == "drop" else {}
-        kept = {client: reply for client, reply in answers if client not in drop}
-        moved, metrics = self._aggregate([*kept.values()], [reply for _, reply in failed.values() if reply])
-        if moved is None and kept:
-            failed |= dict.fromkeys(kept, ("the inner strategy took nothing", None))
-            visits = [visit for visit in visits if visit.client not in kept]
-        federation.rounds = self._round
-        if moved is not None:
+        visits, signal = self._visits(answers, self._odd(answers) if averages(self.inner) else {})
+        moved, metrics, bad = self._combined(answers, visits, failed)
+        if moved is None:
+            spared = bad if self.tolerance.bad_updates == "drop" else {}
+            failed |= {c: ("the inner strategy took nothing", None) for c, _ in answers if c not in spared}
+            visits = [visit for visit in visits if visit.client in spared]
+        else:
+            visits = [Visit(v.client, {}, fault=bad[v.client]) if v.client in bad else v for v in visits]
             self._hold(moved)
+            federation.rounds = self._round
+        epoch = federation.queue.epoch
         figures = federation.take(signal, visits, list(failed), moved is not None)
         self._given = self._given if moved is None else self._as_record()
         self._log(figures, failed, bad)
-        self._save()
-        self._stop_if_fruitless()
+        if epoch == 0 < federation.queue.epoch:
+            self._say_what_to_expect()
         metrics = MetricRecord() if metrics is None else metrics
         metrics.update({f"order-{name}": value for name, value in figures.items()})
+        self._history.add("train", self._round, metrics)
+        if federation.queue.state is not None:
+            self._memory.save(federation.saved())
+        self._stop_if_fruitless()
         return (None if moved is None else self._given), metrics
 
     def configure_evaluate(
@@ -212,7 +258,7 @@ class OrderedStrategy(Strategy):
     ) -> list[Message]:
         """Let the inner strategy evaluate on whom it likes; it cannot wait for clients that are not there."""
         nodes = list(grid.get_node_ids())
-        view = NodesView(grid, nodes, _wanted(self.inner, "min_evaluate_nodes"))
+        view = NodesView(grid, nodes, wanted(self.inner, "min_evaluate_nodes"))
         written = self.inner.configure_evaluate(self._round, arrays, config, view) if nodes else []
         return [message for message in written if message.metadata.dst_node_id in set(nodes)]
 
@@ -224,32 +270,85 @@ class OrderedStrategy(Strategy):
         """Leave it to the inner strategy."""
         return self.inner.aggregate_evaluate(self._round, replies)
 
+    def _opened(self, initial: ArrayRecord) -> ArrayRecord:
+        """The model to begin with: that of the state file, if there is one."""
+        saved = self._memory.load({name: list(array.shape) for name, array in initial.items()})
+        if saved is None:
+            self._history.clear()
+            return initial
+        self.federation.restore(saved)
+        self._memory.recall(saved)
+        self._history.load(self.federation.rounds)
+        self._given = self._as_record()
+        LOG.info("[ORDER] going on after round %d from %s", self.federation.rounds, self._memory.path)
+        return self._given
+
     def _next_cohort(self, grid: Grid) -> tuple[int, ...]:
         """Wait for somebody whose turn it is, at most ``patience`` seconds."""
-        deadline = time.monotonic() + self.tolerance.patience
+        federation, queue = self.federation, self.federation.queue
+        began = time.monotonic()
+        deadline = began + self.tolerance.patience
         while True:
             late = time.monotonic() >= deadline
-            present = self._nodes.look(grid)
-            queue, chosen = self.federation.queue, None
-            epoch, waiting = queue.epoch, queue.waiting
+            present = self._nodes.look(grid, refuse=queue.epoch < 0)
+            epoch, waiting, chosen = queue.epoch, queue.waiting, None
             if late or not self._nodes.pending(self.tolerance.patience):
-                chosen = self.federation.choose(present, self.clients, late)
-            if queue.epoch > epoch >= 0:
-                missing = ", ".join(self.federation.names[client] for client in waiting)
-                LOG.warning("[ORDER] epoch %d is closed without %s", epoch, missing)
+                chosen = federation.choose(present, self.clients, late)
+                if chosen and len(chosen) < federation.cohort and accounts(self.inner):
+                    chosen = self._whole_cohort(present, late)
+            if queue.epoch > epoch:
+                self._say_epoch(epoch, waiting, len(present), time.monotonic() - began)
             if chosen is not None:
                 return chosen
+            self._say_waiting(len(present))
             time.sleep(min(self.tolerance.poll, max(deadline - time.monotonic(), 0.0)))
+
+    def _whole_cohort(self, present: list[str], late: bool) -> tuple[int, ...] | None:
+        """Who is next where a short cohort must not train: wait, then go on with the next epoch, or nobody."""
+        federation = self.federation
+        if federation.queue.epoch == 0:
+            check_whole(federation.queue.size, federation.cohort)
+        if not late:
+            return None
+        federation.give_up()
+        chosen = federation.choose(present, self.clients, late) or ()
+        return chosen if len(chosen) == federation.cohort else ()
+
+    def _say_epoch(self, before: int, waiting: Any, present: int, seconds: float) -> None:
+        """Say that an epoch began with fewer clients than wanted, or that one was closed without some."""
+        names = self.federation.names
+        if before < 0:
+            if present < self.clients:
+                LOG.warning(
+                    "[ORDER] after %.0f s the first epoch begins with %d of %d clients; others join later",
+                    seconds, present, self.clients,
+                )  # fmt: skip
+            if accounts(self.inner):
+                check_whole(self.federation.queue.size, self.federation.cohort)
+            return
+        LOG.warning("[ORDER] epoch %d is closed without %s", before, ", ".join(names[c] for c in waiting))
+
+    def _say_waiting(self, present: int) -> None:
+        """Say for whom the round waits, when that changes and now and then."""
+        queue = self.federation.queue
+        if queue.epoch < 0:
+            text = f"Waiting for nodes to connect: {present} connected (minimum required: {self.clients})"
+        else:
+            text = f"Waiting for clients: {len(queue)} of {queue.size} are away, {present} connected"
+        said, at = self._said
+        if text != said or time.monotonic() >= at + SAID_EVERY:
+            LOG.info("[ORDER] %s", text)
+            self._said = text, time.monotonic()
 
     def _hold(self, record: ArrayRecord) -> None:
         """Take a new model from outside."""
-        self._record, self._views = record, _arrays(record)
+        self._record, self._views = record, arrays_of(record)
         self.federation.model = self._views
 
     def _as_record(self) -> ArrayRecord:
         """The model as a record: the one held, unless an epoch's end has changed the arrays."""
         if self._record is None or self.federation.model is not self._views:
-            self._hold(_as_record(self.federation.model))
+            self._hold(record_of(self.federation.model))
         return self._record or ArrayRecord()
 
     def _sorted(self, replies: Iterable[Message]) -> tuple[list[tuple[int, Message]], Failures]:
@@ -272,32 +371,60 @@ class OrderedStrategy(Strategy):
                 failed[client] = (first[client].error.reason or "an error", first[client])
         return [(c, first[c]) for c, _ in self._sent if c not in failed], failed
 
-    def _visits(self, answers: list[tuple[int, Message]], signal: Signal) -> list[Visit]:
-        """Look at the answers, before the inner strategy does."""
-        weight = next(
-            (w for layer in _layers(self.inner) if (w := getattr(layer, "weighted_by_key", ""))), ""
-        )
-        reports = {client: _report(reply) for client, reply in answers}
-        odd = odd_ones(reports, weight, self._seen) if weight else {}
+    def _odd(self, answers: list[tuple[int, Message]]) -> dict[int, str]:
+        """The answers that would keep FedAvg from averaging the others, and why."""
+        reports = {client: report_of(reply) for client, reply in answers}
+        odd = odd_ones(reports, told(self.inner, "weighted_by_key", "num-examples"), self._seen)
         self._seen += [shape_of(report) for client, report in reports.items() if client not in odd]
+        return odd
+
+    def _visits(
+        self, answers: list[tuple[int, Message]], odd: Mapping[int, str]
+    ) -> tuple[list[Visit], Signal]:
+        """Look at the answers, before the inner strategy does."""
+        key = told(self.inner, "arrayrecord_key", "arrays")
+        arrays = {client: reply_arrays(reply, key) for client, reply in answers if client not in odd}
+        signal = self.federation.signal(set().union(*arrays.values()))
         return [
             Visit(client, {}, fault=odd[client])
             if client in odd
-            else self.federation.measure(signal, client, _reply_arrays(reply))
-            for client, reply in answers
-        ]
+            else self.federation.measure(signal, client, arrays[client])
+            for client, _ in answers
+        ], signal
 
-    def _aggregate(
-        self, good: list[Message], errors: list[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Ask the inner strategy; replies that it cannot combine are a failed round, not the run's end."""
-        if not good:
-            return None, None
-        try:
-            return self.inner.aggregate_train(self._round, good + errors)
-        except (InconsistentMessageReplies, AggregationError) as error:
-            LOG.error("[ORDER] round %d could not be aggregated: %s", self._round, error)
-            return None, None
+    def _combined(
+        self, answers: list[tuple[int, Message]], visits: list[Visit], failed: Failures
+    ) -> tuple[ArrayRecord | None, MetricRecord | None, dict[int, str]]:
+        """The inner strategy's model and metrics, and the bad updates, which it is spared.
+
+        Replies that it cannot combine are a failed round, not the run's end. A strategy that aggregates by
+        itself is handed all; if it then finds them inconsistent, it is asked once more, without the odd ones.
+        """
+        bad = {visit.client: visit.fault for visit in visits if visit.fault}
+        errors = [reply for _, reply in failed.values() if reply]
+        for last in (averages(self.inner), True):
+            drop = bad if self.tolerance.bad_updates == "drop" else {}
+            good = [reply for client, reply in answers if client not in drop]
+            if not good and not accounts(self.inner):  # an accountant must hear that its round is over
+                break
+            try:
+                moved, metrics = self.inner.aggregate_train(self._round, good + errors)
+                return (moved, metrics, bad) if good else (None, None, bad)
+            except InconsistentMessageReplies as error:
+                LOG.error("[ORDER] round %d could not be aggregated: %s", self._round, error)
+                more = {} if last else self._odd([(c, r) for c, r in answers if c not in bad])
+                if not more:
+                    break
+                bad |= more
+            except AggregationError as error:
+                LOG.error("[ORDER] round %d could not be aggregated: %s", self._round, error)
+                break
+            except ValueError as error:  # a privacy accountant wants every reply of the cohort
+                if not accounts(self.inner):
+                    raise
+                LOG.error("[ORDER] round %d could not be aggregated: %s", self._round, error)
+                break
+        return None, None, bad
 
     def _log(self, figures: Mapping[str, Any], failed: Failures, bad: Mapping[int, str]) -> None:
         names = self.names
@@ -317,6 +444,28 @@ class OrderedStrategy(Strategy):
                 fault,
             )
 
+    def _say_what_to_expect(self) -> None:
+        measure = self.federation.differences.value()
+        if np.isfinite(measure):
+            LOG.info("[ORDER] clients differ by %.2f: %s", measure, expectation(measure))
+
+    def _summarised(self, first: int, seconds: float) -> None:
+        """Log a run's end in a few lines, however many rounds it had."""
+        federation, result = self.federation, self._history.result
+        LOG.info(
+            "[ORDER] finished: rounds %d to %d in %.1f s, %d epochs of %d clients",
+            first + 1, federation.rounds, seconds, max(federation.queue.epoch, 0), federation.queue.size,
+        )  # fmt: skip
+        for title, reports in (
+            ("training", result.train_metrics_clientapp),
+            ("clients' evaluation", result.evaluate_metrics_clientapp),
+            ("server's evaluation", result.evaluate_metrics_serverapp),
+        ):
+            if reports:
+                last = max(reports)
+                shown = {k: v for k, v in reports[last].items() if not isinstance(v, list)}
+                LOG.info("[ORDER] %s after round %d: %s", title, last, shown)
+
     def _stop_if_fruitless(self) -> None:
         if self.federation.fruitless >= self.tolerance.fruitless:
             raise RuntimeError(
@@ -324,46 +473,9 @@ class OrderedStrategy(Strategy):
                 "clients reported, then start again (with state=… the run goes on), or raise fruitless"
             )
 
-    def _save(self) -> None:
-        if self.state is None or self.federation.queue.state is None:
-            return
-        inner = [remembered(layer, new) for layer, new in zip(_layers(self.inner), self._new, strict=True)]
-        numbered = {f"{depth}": learnt for depth, learnt in enumerate(inner)}
-        save_state(self.state, {**self.federation.saved(), "inner": numbered})
 
-    def _load(self, path: Path, initial: ArrayRecord) -> None:
-        saved = load_state(path)
-        if not {"model", "inner", "queue"} <= saved.keys():
-            raise ValueError(f"state={str(path)!r} was not saved by this strategy; delete it to start anew")
-        theirs = {name: list(array.shape) for name, array in saved["model"].items()}
-        given = {name: list(array.shape) for name, array in initial.items()}
-        if theirs != given:
-            raise ValueError(
-                f"state={str(path)!r} holds a model with arrays {theirs}, initial_arrays are {given}; "
-                "pass the model that it was saved with, or another file"
-            )
-        self.federation.restore(saved)
-        layers, told = list(_layers(self.inner)), list(saved["inner"].values())
-        if len(told) != len(layers):
-            raise ValueError(
-                f"state={str(path)!r} was saved with {len(told)} strategies inside, now there are "
-                f"{len(layers)}; pass those it was saved with, or another file"
-            )
-        for layer, learnt in zip(layers, told, strict=True):
-            recall(layer, learnt)
-        self._given = self._as_record()
-
-
-def _layers(inner: Any) -> Iterator[Strategy]:
-    """The inner strategy, and those that it wraps."""
-    while isinstance(inner, Strategy):
-        yield inner
-        inner = getattr(inner, "strategy", None)
-
-
-def _wanted(inner: Strategy, name: str) -> int:
-    """Fewest nodes that the inner strategy goes on with, as far as it tells."""
-    return max(getattr(layer, key, 0) for layer in _layers(inner) for key in (name, "min_available_nodes"))
+def _megabytes(arrays: ArrayRecord) -> float:
+    return sum(len(array.data) for array in arrays.values()) / 2**20
 
 
 def _check_settings(
@@ -381,61 +493,3 @@ def _check_settings(
         )
 
 
-def _check_inner(layer: Any, cohort: int) -> None:
-    """Refuse settings under which the inner strategy would sample by itself, or wait for ever."""
-    name, fraction = type(layer).__name__, getattr(layer, "fraction_train", 1.0)
-    if fraction != 1.0:
-        raise ValueError(
-            f"inner: {name}(fraction_train={fraction}) would draw from the cohort at random; pass "
-            f"fraction_train=1.0 (cohort={cohort} says how many clients train)"
-        )
-    for setting in ("min_train_nodes", "min_available_nodes"):
-        least = getattr(layer, setting, 0)
-        if least > cohort and not (cohort == 1 and least == 2):
-            raise ValueError(
-                f"inner: {name}({setting}={least}) would wait for ever in rounds of cohort={cohort}; pass "
-                f"{setting}={cohort} (OrderedStrategy(clients={least}) waits for so many before it begins)"
-            )
-    sampled = getattr(layer, "num_sampled_clients", cohort)
-    if sampled != cohort:
-        raise ValueError(
-            f"inner: {name}(num_sampled_clients={sampled}) in rounds of cohort={cohort}; pass {cohort}"
-        )
-
-
-def _report(reply: Message) -> tuple[list[str], dict[str, Any]]:
-    content = reply.content
-    return list(content.array_records), {
-        name: dict(record) for name, record in content.metric_records.items()
-    }
-
-
-def _reply_arrays(reply: Message) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a reply; none if it does not hold exactly one readable record of them."""
-    records = list(reply.content.array_records.values())
-    try:
-        return _arrays(records[0]) if len(records) == 1 else {}
-    except (TypeError, ValueError):
-        return {}
-
-
-def _arrays(record: ArrayRecord) -> dict[str, npt.NDArray[Any]]:
-    """Views of a record's arrays: their bytes are read where they are, and nothing is unpickled."""
-    return {name: _view(array) for name, array in record.items()}
-
-
-def _view(array: Array) -> npt.NDArray[Any]:
-    header = io.BytesIO(array.data)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    reader = readers.get(np.lib.format.read_magic(header)) if array.stype == "numpy.ndarray" else None
-    if reader is None:
-        return array.numpy()
-    shape, fortran, dtype = reader(header)
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects")
-    flat = np.frombuffer(array.data, dtype, count=math.prod(shape), offset=header.tell())
-    return flat.reshape(shape, order="F" if fortran else "C")
-
-
-def _as_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})

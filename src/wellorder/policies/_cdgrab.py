@@ -32,7 +32,7 @@ Steps = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WorkersState(Remembered):
-    """Signs by step, the signed sum of all differences, and each worker's signal that waits for its partner."""
+    """Signs by step, the signed sum of all differences, and each worker's signal without a partner."""
 
     seed: int
     epoch: int
@@ -164,7 +164,7 @@ def _paired(steps: Steps, waiting: Steps, workers: int) -> tuple[Steps, Steps]:
 def _rows_at(which: Steps, steps: Steps, block: Rows, pending: Rows) -> Rows:
     """The rows of ``which`` steps: of this block, or waiting from before."""
     here = np.searchsorted(steps, which).clip(max=len(steps) - 1)
-    found = block[here].astype(np.float64)
+    found: Rows = block[here].astype(np.float64)
     before = np.flatnonzero(steps[here] != which)
     found[before] = pending[which[before] % len(pending)]
     return found

@@ -63,14 +63,13 @@ class InputSketch:
         out = np.zeros((len(inputs), self.width), np.float32)
         if not self.width:
             return out
-        for i, x in enumerate(inputs):
-            numbers = _numbers(x)
-            if numbers.size != self.dim:
-                raise ValueError(
-                    f"an input of {numbers.size} numbers, where the first had {self.dim}: rows need inputs "
-                    "of one size; pass xy=lambda e: (None, label) for labels alone, or row="
-                )
-            _sketch(numbers, self._signs, out[i])  # type: ignore[attr-defined]
+        block = _block(inputs)
+        if block.shape[1] != self.dim:
+            raise ValueError(
+                f"an input of {block.shape[1]} numbers, where the first had {self.dim}: rows need inputs "
+                "of one size; pass xy=lambda e: (None, label) for labels alone, or row="
+            )
+        _sketch(block, self._signs, out)  # type: ignore[attr-defined]
         out -= self.offset
         return out
 
@@ -251,6 +250,24 @@ def _numbers(x: Any) -> npt.NDArray[Any]:
     return np.ascontiguousarray(array).reshape(-1)
 
 
+def _block(inputs: Sequence[Any]) -> npt.NDArray[Any]:
+    """Some inputs of one size as the rows of one array."""
+    first = inputs[0]
+    if type(first) is np.ndarray and first.dtype != np.float16:
+        try:
+            return _numbers(np.stack(inputs)).reshape(len(inputs), -1)
+        except (TypeError, ValueError):  # not all alike: find out which
+            pass
+    arrays = [_numbers(x) for x in inputs]
+    for each in arrays:
+        if each.size != arrays[0].size:
+            raise ValueError(
+                f"an input of {each.size} numbers, where another had {arrays[0].size}: rows need inputs of "
+                "one size; pass xy=lambda e: (None, label) for labels alone, or row="
+            )
+    return np.stack(arrays)
+
+
 def _blocks(items: Iterable[Any], count: int) -> Iterable[list[Any]]:
     block = []
     for item in items:
@@ -263,13 +280,16 @@ def _blocks(items: Iterable[Any], count: int) -> Iterable[list[Any]]:
 
 
 @fast
-def _sketch(numbers, signs, out):  # type: ignore[no-untyped-def]
-    width, start = len(out), 0
-    while start < len(numbers):
-        run = min(width, len(numbers) - start)
-        for j in range(run):
-            out[j] += np.float32(signs[start + j]) * np.float32(numbers[start + j])
-        start += run
+def _sketch(block, signs, out):  # type: ignore[no-untyped-def]
+    width = out.shape[1]
+    for i in range(len(block)):
+        into, start = out[i], 0
+        while start < block.shape[1]:
+            run = min(width, block.shape[1] - start)
+            numbers, sign = block[i, start : start + run], signs[start : start + run]
+            for j in range(run):
+                into[j] += np.float32(sign[j]) * np.float32(numbers[j])
+            start += run
 
 
 @fast

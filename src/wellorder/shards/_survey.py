@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ AT_ONCE = 256
 """Examples whose rows are made together."""
 
 Row = Callable[[Any], Any]
+Look = tuple[ShardSums, int]
+"""What a shard left, and its size."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def survey(
         A file for the survey. If it is there, nothing is read again: an interrupted survey goes on, a
         whole one is loaded, and one of other shards or settings is refused.
     threads
-        Shards that are read at the same time.
+        Shards that are read at the same time; 1 reads them in the calling thread.
     failed
         What to do about a shard that cannot be read: "raise" an error that names it, or "skip" it with a
         warning.
@@ -229,27 +232,14 @@ class _Work:
         """Look at the shards that are left, a few at a time."""
         if self.row is None and self.sketch is None:
             self._begin(failed)
-        left = iter([at for at in range(len(self.shards)) if at not in self.parts])
+        left = [at for at in range(len(self.shards)) if at not in self.parts]
         saved = time.monotonic()
-        with ThreadPoolExecutor(threads) as pool:
-            running: dict[Future[tuple[ShardSums, int]], int] = {}
-            try:
-                while True:
-                    for at in itertools.islice(left, 2 * threads - len(running)):
-                        running[pool.submit(self._look, at)] = at
-                    if not running:
-                        return
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in sorted(done, key=running.__getitem__):
-                        at = running.pop(future)
-                        self._keep(at, self._outcome(future, at, failed))
-                    say(len(self.parts))
-                    if path is not None and time.monotonic() - saved > SAVE_EVERY:
-                        self.save(path)
-                        saved = time.monotonic()
-            finally:
-                for future in running:
-                    future.cancel()
+        for at, look in _side_by_side(self._look, left, threads):
+            self._keep(at, self._outcome(look, at, failed))
+            say(len(self.parts))
+            if path is not None and time.monotonic() - saved > SAVE_EVERY:
+                self.save(path)
+                saved = time.monotonic()
 
     def result(self) -> Survey:
         """The survey, when all shards were looked at."""
@@ -326,7 +316,7 @@ class _Work:
                 if failed == "raise":
                     raise
 
-    def _look(self, at: int) -> tuple[ShardSums, int]:
+    def _look(self, at: int) -> Look:
         """Read one shard: what it leaves, and its size, -1 if there is more than the sample."""
         counted = _Counted(reading(self.shards[at], self.read), self.sample)
         try:
@@ -352,9 +342,9 @@ class _Work:
         sums = np.concatenate([[1.0], total / count])[None].astype(np.float32)
         return ShardSums([""], sums, np.zeros(0, np.float32))
 
-    def _outcome(self, future: Future[tuple[ShardSums, int]], at: int, failed: str) -> tuple[ShardSums, int]:
+    def _outcome(self, look: Callable[[], Look], at: int, failed: str) -> Look:
         try:
-            return future.result()
+            return look()
         except ShardError as error:
             if failed == "raise":
                 raise
@@ -363,7 +353,7 @@ class _Work:
             width = 0 if self.sketch is None else min(self._width, self.sketch.width)
             return ShardSums([], np.zeros((0, 1 + width), "f4"), np.zeros(width, "f4")), 0
 
-    def _keep(self, at: int, outcome: tuple[ShardSums, int]) -> None:
+    def _keep(self, at: int, outcome: Look) -> None:
         """Keep what a shard left, no more numbers of it than all labels met so far leave room for."""
         part, self.sizes[at] = outcome
         self._labels.update(part.labels)
@@ -382,6 +372,30 @@ class _Work:
                     f"{name_of(self.shards[at])!r}, and {known - 1} before; pass rows of one length"
                 )
         self.parts[at] = part
+
+
+def _side_by_side(
+    look: Callable[[int], Look], items: Sequence[int], threads: int
+) -> Iterator[tuple[int, Callable[[], Look]]]:
+    """Each item, as it is done, with a call that returns what came of it or raises."""
+    if threads == 1:
+        yield from ((at, partial(look, at)) for at in items)
+        return
+    left = iter(items)
+    running: dict[Future[Look], int] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            while True:
+                for at in itertools.islice(left, 2 * threads - len(running)):
+                    running[pool.submit(look, at)] = at
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=running.__getitem__):
+                    yield running.pop(future), future.result
+        finally:
+            for future in running:
+                future.cancel()
 
 
 class _Counted:

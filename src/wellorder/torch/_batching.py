@@ -13,6 +13,7 @@ from torch.utils.data import DistributedSampler, Sampler
 
 from wellorder._order import Order, is_permutation, rng, units_of
 from wellorder.torch._distributed import Share
+from wellorder.torch._schedule import NextState
 
 Examples = npt.NDArray[np.int64]
 
@@ -47,6 +48,11 @@ class Batching:
     def units(self) -> int:
         """How many units there are for a policy to order; with own data, those of all processes."""
         return self._own_units * (self.share.of if self.share.own else 1)
+
+    @property
+    def plain(self) -> bool:
+        """Whether batches are the order itself, cut into pieces."""
+        return self.share.of == 1 and not self.grouped and self.visits == self.n
 
     @property
     def step(self) -> int:
@@ -91,12 +97,11 @@ class Batching:
     def of_all(self, order: Order, epoch: int) -> Order:
         """The units that the epoch visits in all processes; every ``share.of``-th place is one's own."""
         count = self.visits * self.share.of
-        if (
-            self.share.own
-        ):  # whole rounds of one unit of each process are left out, so that places stay theirs
+        if self.share.own:  # whole rounds of one unit of each are left out, so that places stay theirs
             kept = np.ones(len(order) // self.share.of, bool)
             kept[self._window(epoch, len(kept), len(kept) - self.visits)] = False
-            return order[np.repeat(kept, self.share.of)]
+            rounds: Order = order[np.repeat(kept, self.share.of)]
+            return rounds
         if count < self.units and is_permutation(order, self.units):
             order = order[self._kept_units(epoch)[order]]
         return order[:count] if count <= len(order) else np.resize(order, count)
@@ -163,12 +168,16 @@ class RestOfEpoch(Sampler[list[int]]):
         self.batching = batching
         self.batch_size, self.drop_last = batching.size, batching.drop_last
         self.order: Order = np.zeros(0, np.int32)
+        self.coming: NextState | None = None
+        """The order, while it is in the making; then it is drawn from its beginning."""
         self.epoch = self.start = 0
         # Whether the loader is asking, and whether somebody else did: batches are then drawn past the loader.
         self.asked_by_loader = self.asked_elsewhere = False
 
     def __iter__(self) -> Iterator[list[int]]:
         self.asked_elsewhere = not self.asked_by_loader
+        if self.coming is not None:
+            return self.coming.batches(self.batching.size, len(self.batching))
         return self.batching.batches(self.order, self.epoch, self.start)
 
     def __len__(self) -> int:

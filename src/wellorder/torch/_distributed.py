@@ -21,10 +21,11 @@ ROOM = 1 << 26
 """Bytes of rows, of all ranks together, that are under way at a time."""
 CURES = {
     "place": "every rank must draw as many batches: leave an epoch on all ranks in the same step, or on none",
+    "steps of this epoch": "leave an epoch on all ranks in the same step, or on none",
     "steps of the epoch before": "leave an epoch on all ranks in the same step, or on none",
-    "step": "load the states of one and the same moment on all ranks",
-    "examples": "give all ranks the same data set, which is then sharded; if each has its own, cut them to the "
-    "same length and pass policy=CDGraB(workers=the number of ranks), without a DistributedSampler",
+    "step": "load the states of one moment on all ranks",
+    "examples": "give all ranks the same data set, which is then sharded; if each has its own, cut them to "
+    "one length and pass policy=CDGraB(workers=the number of ranks), without a DistributedSampler",
     "batch_size": "use the same DataLoader settings on all ranks",
     "drop_last": "use the same DataLoader settings on all ranks",
     "shares": "use the same DistributedSampler settings on all ranks",
@@ -32,8 +33,7 @@ CURES = {
     "policy": "pass the same policy on all ranks",
     "signals": "pass the same signals on all ranks",
     "parameters of the model": "train the same model on all ranks",
-    "order": "orders must be equal on all ranks, and are not: give all the same rows, and load the states of one "
-    "and the same moment",
+    "order": "orders must be equal on all ranks: give all the same rows, and load the states of one moment",
     "numbers in a row": "train the same model on all ranks",
 }
 """What ranks must agree on, in the order in which it is looked at, and what to do where they do not."""
@@ -43,8 +43,8 @@ CURES = {
 class Share:
     """What one process takes: of the whole visiting order, every ``of``-th place from the ``number``-th on.
 
-    So it takes its part of every *global* batch, the same places as a `DistributedSampler` does. ``drop_last``
-    is that sampler's: leave out what does not come out even, where otherwise the first units come again.
+    So it takes its part of every *global* batch, the same places as a `DistributedSampler` does. That has
+    ``drop_last``, too: leave out what does not come out even, where otherwise the first units come again.
     With ``own`` data in each process, unit u is example u // of in the data of process u % of.
     """
 
@@ -70,8 +70,8 @@ def share_of(sampler: Any, policy: Policy[Any]) -> Share:
         return Share(rank, world)
     if workers != world:
         raise ValueError(
-            f"policy={type(policy).__name__}(workers={workers}) on {world} ranks, each with its own data: pass "
-            f"workers={world}, or a DistributedSampler in the loader if all ranks have the same data"
+            f"policy={type(policy).__name__}(workers={workers}) on {world} ranks, each with its own data: "
+            f"pass workers={world}, or a DistributedSampler in the loader if all ranks have the same data"
         )
     return Share(rank, world, own=True)
 
@@ -88,13 +88,13 @@ def check_initialised(*, observing: bool, share: Share) -> None:
     told = int(os.environ.get("WORLD_SIZE", "1") or 1) if "RANK" in os.environ else 1
     if observing and share.of > 1:
         raise ValueError(
-            f"loader.sampler shares the data among {share.of} processes, whose signals must come together, and "
-            "torch.distributed is not initialised; call torch.distributed.init_process_group() before the loop"
+            f"loader.sampler shares the data among {share.of} processes, whose signals must come together, "
+            "and there is no process group; call torch.distributed.init_process_group() before the loop"
         )
     if told > 1 and share.of == 1:
         raise ValueError(
-            f"WORLD_SIZE={told}: this is one of several processes, and torch.distributed is not initialised, so "
-            "each would visit all examples; call torch.distributed.init_process_group() before the loop"
+            f"WORLD_SIZE={told}: this is one of several processes, and torch.distributed is not initialised, "
+            "so each would visit all examples; call torch.distributed.init_process_group() before the loop"
         )
 
 
@@ -122,8 +122,8 @@ class Ranks:
         """All ranks' rows in the order of the visits, some global batches at a time, the same bytes on all.
 
         ``visits`` are the epoch's units, all shares'; ``mine`` are the places in this share's part of them
-        that were observed, ascending, with their rows; a ``step`` takes so many of a share's places. The ranks
-        have agreed before.
+        that were observed, ascending, with their rows; a ``step`` takes so many of a share's places. The
+        ranks have agreed before.
         """
         places, rows = mine
         givers, count = self._givers, len(visits) // share.of
@@ -159,8 +159,8 @@ class Ranks:
             distributed.all_gather(list(found), given)
         except RuntimeError as error:
             raise RuntimeError(
-                f"the ranks did not meet at {where}: one has failed, or draws another number of batches than the "
-                f"others ({error})"
+                f"the ranks did not meet at {where}: one has failed, or draws another number of batches "
+                f"than the others ({error})"
             ) from error
         self.sent += given.nbytes
         return found.cpu()

@@ -32,7 +32,7 @@ from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_obser
 from wellorder.torch._observing import Observer
 from wellorder.torch._per_example.exact import Exact
 from wellorder.torch._saved_state import check_same, packed, reopened, unpacked
-from wellorder.torch._schedule import NextState, Observe, schedule_of
+from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
 from wellorder.torch._validation import (
     check_knowledge,
@@ -216,7 +216,7 @@ class OrderedLoader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that is being visited, or comes next; the first is 0."""
-        return int(self._observer.state.epoch)
+        return self._observer.epoch
 
     @property
     def observing(self) -> bool:
@@ -262,7 +262,7 @@ class OrderedLoader(DataLoader[Any]):
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
         batches = self._drawn()  # workers are forked here, and should be before there is a thread
         if remembers(self.policy) and self._next is None:
-            self._next = NextState(self.policy, self._observer.state)
+            self._next = NextState(self.policy, self._observer.coming or self._observer.state)
         for _, batch in batches:
             self._check_turn(iteration)
             self._step += 1
@@ -333,7 +333,7 @@ class OrderedLoader(DataLoader[Any]):
         """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals.
 
         With several ranks, call it on all of them. On another number of ranks the rows and the epoch carry
-        over: it goes on in mid-epoch if global batches are as large as before, and else begins the epoch anew.
+        over: it goes on in mid-epoch if global batches are as large as before, else begins the epoch anew.
         """
         instance_of("mapping", mapping, Mapping, "load what loader.state_dict() gave")
         self._take_share()
@@ -348,7 +348,7 @@ class OrderedLoader(DataLoader[Any]):
         if ranks != share.of and not self._goes_on(mapping, ranks):
             self._observer.state, step = reopened(self.policy, self._observer.state), 0
         elif ranks == share.of and mapping.get("rank", 0) == share.number and self._observer.together:
-            self._observer.wait_with(mapping["pending"])
+            self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
         self._count_anew()  # steps from before belong to no epoch of this state
@@ -458,6 +458,10 @@ class OrderedLoader(DataLoader[Any]):
         if self.observing:
             self._warn_if_nothing_observed()
         following, self._next = (None if self._next is None else self._next.get()), None
+        # Where workers are forked there should be no thread, and they are given batches ahead anyway.
+        in_parts = makes_orders_in_parts(self.policy) and self._batching.plain and not self.num_workers
+        if following is None and in_parts:
+            following = NextState(self.policy, self._observer.state)
         self._observer.advance(following)
         self._observer.seconds += time.thread_time() - start
         self._step, self._steps_before = 0, self._step
@@ -486,7 +490,7 @@ class OrderedLoader(DataLoader[Any]):
             "signals": checksum(describe(self.spec)),
             "parameters of the model": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "steps of the epoch before": self._steps_before,
-            "step": self._step,
+            "steps of this epoch" if ending else "step": self._step,
             "order": checksum(self.order),
         }
 
@@ -500,7 +504,8 @@ class OrderedLoader(DataLoader[Any]):
         share = share_of(self._shard, self.policy)
         if share.of > 1 and isinstance(self.spec, Exact):
             raise ValueError(
-                f'signals="exact" gives no rows that {share.of} ranks could give each other; use signals="sketch"'
+                f'signals="exact" gives no rows that {share.of} ranks could give each other; use '
+                'signals="sketch"'
             )
         return share
 
@@ -529,7 +534,7 @@ class OrderedLoader(DataLoader[Any]):
         return {"visits": self._batching.visits, "together": self._together}
 
     def _goes_on(self, mapping: Mapping[str, Any], ranks: int) -> bool:
-        """Whether a state of another number of ranks was saved between batches that are global batches here."""
+        """Whether a state of another number of ranks was saved between what are global batches here."""
         batching, size = self._batching, int(mapping["loader"]["batch_size"])
         before = replace(batching, size=size, share=replace(batching.share, number=0, of=ranks))
         same = batching.size * batching.share.of == size * ranks and len(before) == len(batching)
@@ -537,7 +542,10 @@ class OrderedLoader(DataLoader[Any]):
 
     def _open_epoch(self) -> None:
         """Tell the samplers the order; put hooks on the model in an observed epoch, off in others."""
-        self._rest.order, self._rest.epoch, self._rest.start = self.order, self.epoch, self._step
+        self._rest.coming = self._observer.coming
+        if self._rest.coming is None:
+            self._rest.order = self.order
+        self._rest.epoch, self._rest.start = self.epoch, self._step
         self._owners = self._batching.owners(self.epoch)
         self._scheduled = self._schedule(self.epoch)  # asked once: a user's function may change its mind
         if self._source is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
+from wellorder.torch._schedule import NextState
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
@@ -20,14 +22,16 @@ ROOM = 1 << 21
 class Observer:
     """A policy's state, what it was shown, and what it will be.
 
-    With ``together``, the policy is shown the rows of all processes at once, at the epoch's end: those of this
-    one, ``visits`` of them at most, wait until then.
+    With ``together``, the policy is shown the rows of all processes at once, at the epoch's end: those of
+    this one, ``visits`` of them at most, wait until then.
     """
 
     def __init__(
         self, policy: Policy[Any], state: Any, *, visits: int | None = None, together: bool = False
     ) -> None:
-        self.policy, self.state = policy, state
+        self.policy, self._state = policy, state
+        self.coming: NextState | None = None
+        """The state, while it is in the making."""
         self.running_error, self.errors = RunningOrderError(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
@@ -37,6 +41,23 @@ class Observer:
             for_an_epoch=keeps_of(policy) is Keeps.ROWS,
             always=together,
         )
+
+    @property
+    def state(self) -> Any:
+        """The policy's state; waits for one that is in the making."""
+        if self.coming is not None:
+            coming, self.coming = self.coming, None
+            self._state = coming.get()
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state, self.coming = state, None
+
+    @property
+    def epoch(self) -> int:
+        """The state's epoch, for which nobody has to wait."""
+        return int(self._state.epoch if self.coming is None else self.coming.epoch)
 
     def take(self, step: int, units: Order, signals: Any) -> None:
         """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved.
@@ -57,7 +78,7 @@ class Observer:
             self.flush()
 
     def flush(self) -> None:
-        """Show the rows that are pending, in the order of their visits; not before those of others are here."""
+        """Show the rows that are pending, in the order of their visits, unless others' must come first."""
         if self.together:
             return
         batches = self._pending.take()
@@ -76,19 +97,33 @@ class Observer:
         """What waits for other processes' rows, copied."""
         return self._pending.copied()
 
-    def wait_with(self, pending: dict[str, Tensor]) -> None:
-        """Let the rows wait that `pending` gave."""
-        lengths = pending["lengths"].tolist()
-        units = pending["units"].numpy().astype(self.state.order.dtype)
-        parts = zip(np.split(units, np.cumsum(lengths)[:-1]), pending["rows"].split(lengths), strict=True)
-        for step, (those, rows) in zip(pending["steps"].tolist(), parts, strict=True):
-            self._pending.add(int(step), those, rows)
+    def wait_with(self, pending: Mapping[str, Tensor], most: int) -> None:
+        """Let the rows wait that `pending` gave, of batches of ``most`` units at most."""
+        try:
+            steps, lengths = (pending[name].long() for name in ("steps", "lengths"))
+            units, rows = pending["units"].long(), pending["rows"].float()
+            whole = len(steps) == len(lengths) and int(lengths.sum()) == len(units) == len(rows)
+            whole = whole and rows.ndim == 2 and bool(((lengths > 0) & (lengths <= most)).all())
+            last = -(-self._pending.most // most)
+            whole = whole and bool((steps.diff() > 0).all() and ((steps > 0) & (steps <= last)).all())
+            whole = whole and bool(((units >= 0) & (units < len(self.state.order))).all())
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"damaged state: pending rows are spoilt: {error}; load another") from error
+        if not whole:
+            raise ValueError("damaged state: pending rows fit no batches; load an intact copy")
+        ends = lengths.cumsum(0).tolist()
+        for step, end, length in zip(steps.tolist(), ends, lengths.tolist(), strict=True):
+            mine = slice(end - length, end)
+            self._pending.add(step, units[mine].numpy().astype(self.state.order.dtype), rows[mine])
 
     def advance(self, following: Any = None) -> None:
-        """Close the epoch and open the next, whose state may have been made already."""
+        """Close the epoch and open the next, whose state may have been made already, or be in the making."""
         self.flush()
         self._pending.take()  # of hooks that were taken off on the way: nobody asked the others for theirs
-        self.state = self.policy.advance(self.state) if following is None else following
+        if isinstance(following, NextState):
+            self._state, self.coming = self.state, following
+        else:
+            self.state = self.policy.advance(self.state) if following is None else following
         if self.running_error.sums:
             self.errors.append(self.running_error.error())
         self.running_error = RunningOrderError()
@@ -178,7 +213,7 @@ class PendingRows:
     """
 
     def __init__(self, units: int, *, for_an_epoch: bool = False, always: bool = False) -> None:
-        self._most, self._for_an_epoch, self._always = units, for_an_epoch, always
+        self.most, self._for_an_epoch, self._always = units, for_an_epoch, always
         self._batches: list[tuple[int, Order]] = []
         self._buffer: Tensor | None = None
         self._used = 0
@@ -188,7 +223,7 @@ class PendingRows:
         for_an_epoch = self._always or (self._for_an_epoch and rows.device.type != "cpu")
         end = self._used + len(rows)
         if self._buffer is None or end > len(self._buffer):
-            count = self._most if for_an_epoch else min(self._most, ROOM // rows.shape[1])
+            count = self.most if for_an_epoch else min(self.most, ROOM // rows.shape[1])
             larger = rows.new_empty(max(count, end), rows.shape[1])
             if self._buffer is not None:
                 larger[: self._used] = self._buffer[: self._used]

@@ -18,7 +18,7 @@ COUNTS = ("observed", "unobserved", "not_finite", "steps")
 
 
 def packed(observer: Observer) -> dict[str, Any]:
-    """The contents, copied, of an observer in which no rows are pending but those that wait for other ranks'."""
+    """The contents, copied, of an observer in which no rows are pending but for other ranks'."""
     running = observer.running_error
     held = {f.name: getattr(observer.state, f.name) for f in fields(observer.state)}
     state = replace(observer.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})
@@ -64,7 +64,7 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
 
 
 def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) -> None:
-    """Refuse the state of a loader that would give out other batches; other ranks may have other batch sizes."""
+    """Refuse the state of a loader with other batches; on other ``ranks`` their size may differ."""
     theirs = mapping.get("loader") if isinstance(mapping, Mapping) else None
     if not isinstance(theirs, Mapping) or "step" not in mapping:
         raise ValueError(
@@ -86,8 +86,8 @@ def reopened(policy: Policy[Any], state: Any) -> Any:
         return state
     if not hasattr(policy, "open"):
         raise ValueError(
-            f"this state was saved in mid-epoch on another number of ranks, and {type(policy).__name__} cannot "
-            "begin an epoch anew; load it on as many ranks, or one that was saved at an epoch's end"
+            f"this state was saved in mid-epoch on another number of ranks, and {type(policy).__name__} "
+            "cannot begin an epoch anew; load it on as many ranks, or one that was saved at an epoch's end"
         )
     return policy.open(state, state.epoch)
 

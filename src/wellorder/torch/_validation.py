@@ -55,8 +55,8 @@ def check_something_left(batching: Batching) -> None:
     if not len(batching):
         ranks = f" on each of {batching.share.of} ranks" if batching.share.of > 1 else ""
         raise ValueError(
-            f"batch_size={batching.size} with drop_last leaves nothing of {batching.n} examples{ranks}; use a "
-            "smaller batch_size, or drop_last=False"
+            f"batch_size={batching.size} with drop_last leaves nothing of {batching.n} examples{ranks}; use "
+            "a smaller batch_size, or drop_last=False"
         )
 
 
@@ -65,7 +65,8 @@ def _check_sampler(sampler: Any, n: int) -> None:
     if type(sampler) is RandomSampler:
         plain = not sampler.replacement and sampler.num_samples == len(sampler.data_source) == n
     if type(sampler) is DistributedSampler:  # it shards; its own shuffle and seed give way to the order
-        plain = len(sampler.dataset) == n
+        shared: Any = sampler.dataset
+        plain = len(shared) == n
     if not plain:
         raise ValueError(
             f"loader.sampler={type(sampler).__name__} chooses the examples itself; use shuffle=True, "
