@@ -1,8 +1,8 @@
 """Runs that are killed a hundred times each: at a file-system event, or at a random moment.
 
 ``python killed_runs.py FOLDER KILLS``. The parent imports and compiles everything and forks; a child takes up
-what the one before it left, and kills itself at its k-th fsync, rename or opening of a file, or is ended by an
-alarm that nobody handles. Prints, for each kind of run, the kills and whether its end was that of an
+what the one before it left, and kills itself at its k-th fsync, rename or opening of a file, or is ended by
+an alarm that nobody handles. Prints, for each kind of run, the kills and whether its end was that of an
 undisturbed run.
 """
 

@@ -40,12 +40,13 @@ def policies(draw):
     return [
         RandomReshuffling(), ShuffleOnce(), IncrementalGradient(), FlipFlop(), Greedy(), GraBProto(rule),
         PairGraBProto(rule), GraB(rule, reorders=times), PairGraB(rule, reorders=times),
-        NicePermutation(times, rule), Herding(times, rule), Steering(int(draw.integers(1, 9)), times), CDGraB(times, rule),
+        NicePermutation(times, rule), Herding(times, rule), Steering(int(draw.integers(1, 9)), times),
+        CDGraB(times, rule),
     ]  # fmt: skip
 
 
 def lost(policy, n, dim, seed, draw, *, save):
-    """Whether two epochs of a setting, cut and partly unobserved, lose a unit, or saving changes the order."""
+    """Whether two epochs, cut and partly unobserved, lose a unit, or saving changes the order."""
     state = policy.init(n, seed=seed)
     every = list(range(n))
     for _ in range(2):

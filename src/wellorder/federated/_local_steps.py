@@ -126,7 +126,8 @@ def clients(problem: Problem, groups: int | Sequence[npt.ArrayLike]) -> Clients:
     if isinstance(groups, int | np.integer) and not isinstance(groups, bool):
         if groups < 1 or problem.n % groups:
             raise ValueError(
-                f"groups={shown(groups)}: {problem.n} units do not fall into so many equal groups; pass a divisor"
+                f"groups={shown(groups)}: {problem.n} units do not fall into so many equal groups; "
+                "pass a divisor"
             )
         return Clients(problem, frozen(np.arange(problem.n).reshape(groups, -1)))
     cure = "pass a number of groups, or a list of groups of one size, 1-D lists of units"

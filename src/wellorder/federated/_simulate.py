@@ -113,7 +113,7 @@ def simulate_many(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> list[Simulation]:
-    """`simulate` for several runs that share device and data; policy, seed, step size and sketch may differ."""
+    """`simulate` for several runs side by side; policy, seed, step size and sketch may differ."""
     function("loss", loss, "from outputs and labels to one loss for each example")
     if progress is not None:
         function("progress", progress, "of the epochs done and each run's newest row")

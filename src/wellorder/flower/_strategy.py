@@ -491,5 +491,3 @@ def _check_settings(
             f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "
             "not; use PairGraB() or GraB()"
         )
-
-

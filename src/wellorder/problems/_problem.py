@@ -45,7 +45,7 @@ def problem_of(problem: Any) -> Any:
 
     >>> problem_of(None)
     Traceback (most recent call last):
-    ValueError: problem=None: pass a problem with n, dim, gradients(units, x) and value(x), such as quadratics(100)
+    ValueError: problem=None: pass a problem with n, dim, gradients(units, x) and value(x), such as ...
     """
     wanted = all(callable(getattr(problem, name, None)) for name in ("gradients", "value"))
     counts = all(
@@ -54,8 +54,8 @@ def problem_of(problem: Any) -> Any:
     )
     if isinstance(problem, type) or not wanted or not counts:
         raise ValueError(
-            f"problem={shown(problem)}: pass a problem with n, dim, gradients(units, x) and value(x), such as "
-            "quadratics(100)"
+            f"problem={shown(problem)}: pass a problem with n, dim, gradients(units, x) and value(x), "
+            "such as quadratics(100)"
         )
     return problem
 

@@ -94,7 +94,8 @@ def checked_metric(metric: Any, table: Table, name: str = "metric") -> Metric:
     instance_of(name, metric, Metric, "pass a wellorder.report.Metric")
     if metric.column not in table.column_names:
         raise ValueError(
-            f"{name}={shown(metric)}: the table has no such column; use one of {', '.join(table.column_names)}"
+            f"{name}={shown(metric)}: the table has no such column; use one of "
+            f"{', '.join(table.column_names)}"
         )
     found: Metric = metric
     return found

@@ -432,7 +432,8 @@ def constants(
         method, setting, caveats = _of_policy(method, n, setting)
     if method not in METHODS:
         raise ValueError(
-            f"method={shown(method)} is not known; pass one of {', '.join(METHODS)}, or A, B and D of your own"
+            f"method={shown(method)} is not known; pass one of {', '.join(METHODS)}, or A, B and D of "
+            "your own"
         )
     row, s = METHODS[method], Setting(n, **setting)
     _check_shape(row, s)
