@@ -41,7 +41,7 @@ MUTATIONS = {
     ),
     "a kept view of the caller's buffer": (
         "_kernels/balance.py",
-        [("return block[-1].astype(np.float64)", "return block[-1]")],
+        [("last: Vector = block[-1].astype(np.float64)", "last: Vector = block[-1]")],
         ["tests/test_contract.py"],
     ),
     "a kept view of the caller's rows": (

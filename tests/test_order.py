@@ -211,7 +211,7 @@ def zeros(*shape):
         (lambda: balance(torch.tensor([[1.0], [torch.inf]])), "signals\\[1\\] is NaN or infinite"),
         (lambda: balance(zeros(2, 2), total=np.zeros(3)), "dimension 2: this epoch's others had 3"),
         (lambda: basic_br([0, 0], zeros(2, 1)), "order=.*pass a permutation"),
-        (lambda: pair_br([0, 1], zeros(3, 1)), "3 signals for 2 units"),
+        (lambda: pair_br([0, 1], zeros(3, 1)), r"order=array.*: pass a permutation of 0..2"),
         (
             lambda: basic_br([2, 1, 0], np.array([[0.0], [np.inf], [0.0]])),
             "vectors\\[1\\] is NaN or infinite",

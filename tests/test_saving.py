@@ -112,3 +112,34 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path):
             os.kill(writer.pid, signal.SIGKILL)
         state = load_state(path)
         assert (state["x"] == state["at"]).all()
+
+
+def test_a_file_and_its_folder_are_flushed_before_anybody_relies_on_them(tmp_path, monkeypatch):
+    """The file before its rename, the folder after it: otherwise a power cut leaves a name without content."""
+    events, fsync, replace = [], os.fsync, os.replace
+
+    def flushed(handle):
+        events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def renamed(*names):
+        events.append("rename")
+        replace(*names)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    save_state(tmp_path / "s.npz", {"x": 1})
+    assert events[0].startswith(".unfinished-s.npz-")
+    assert events[1:] == ["rename", tmp_path.name]
+
+
+def test_what_a_killed_writer_left_is_swept_by_the_next_reader_and_nothing_else_is(tmp_path):
+    save_state(tmp_path / "s.npz", {"x": 1})
+    for name in (".unfinished-s.npz-abc.npz", ".unfinished-other.npz-abc.npz", "mine"):
+        (tmp_path / name).write_text("half")
+    load_state(tmp_path / "s.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".unfinished-other.npz-abc.npz",
+        "mine",
+        "s.npz",
+    ]

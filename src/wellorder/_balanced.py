@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import array_of, function, numbers, room_for, seed_of, shown, whole_number
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
-from wellorder._order import Order, Policy, Rows, remembers, rng
+from wellorder._order import Order, Policy, Rows, policy_of, remembers, rng
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -40,11 +40,14 @@ def balanced(
     >>> for epoch, order in zip(range(10), balanced(features(x, y), seed=0)):
     ...     pass   # x[order], y[order]: this epoch's examples, in order
     """
-    rule: Any = Steering() if policy is None else policy
+    rule: Any = Steering() if policy is None else policy_of(policy)
     epoch = whole_number("start", start, least=0)
     if not remembers(rule):
         raise ValueError(f"policy={rule!r}: it takes no rows; use Steering() or Herding()")
-    array: Any = np.asarray(rows) if not hasattr(rows, "detach") else rows
+    cure = "pass a 2-D array, one row of numbers for each example"
+    array: Any = rows if hasattr(rows, "detach") else array_of("rows", rows, cure=cure)
+    if array.ndim != 2 or not len(array):
+        raise ValueError(f"rows of shape {tuple(array.shape)}: {cure}")
     state = rule.init(len(array), seed=seed_of(seed), rows=array)
     return _orders(rule, state, epoch)
 
@@ -97,12 +100,16 @@ def balanced_stream(
     >>> sorted(out) == labels, max(abs(np.cumsum(out) - np.arange(1, 101) / 2)) < 4
     (True, np.True_)
     """
-    if not callable(row):
-        raise ValueError(f"row={row!r}: pass a function from an example to its row of numbers")
+    function("row", row, "from an example to its row of numbers")
     whole_number("at_once", at_once, least=1)
+    try:
+        source = iter(examples)
+    except TypeError:
+        raise ValueError(f"examples={shown(examples)}: pass something to iterate over") from None
     draw = rng(seed_of(seed), whole_number("epoch", epoch, least=0), "steering")
-    buffer = SteeringBuffer(row, window, candidates, draw, mean)
-    return _stream(iter(examples), buffer, at_once)
+    center = None if mean is None else numbers("mean", mean, cure="pass the mean row, a 1-D array of numbers")
+    buffer = SteeringBuffer(row, window, candidates, draw, center)
+    return _stream(source, buffer, at_once)
 
 
 def _stream(examples: Iterator[E], buffer: SteeringBuffer[E], at_once: int) -> Iterator[E]:
@@ -155,7 +162,8 @@ class SteeringBuffer(Generic[E]):
     def opened(self, dim: int) -> Window:
         """The window, for rows of ``dim`` numbers."""
         if self.window is None:
-            self.window = Window(self.size, dim, self.candidates, self.draw)
+            with room_for("window", self.size):
+                self.window = Window(self.size, dim, self.candidates, self.draw)
         if self.window.rows.shape[1] != dim:
             raise ValueError(f"row(example) of {dim} numbers, where others have {self.window.rows.shape[1]}")
         return self.window
@@ -173,8 +181,12 @@ class SteeringBuffer(Generic[E]):
 def rows_by(row: Callable[[E], Any], examples: Sequence[E]) -> Rows:
     """The rows of some examples, by one call of ``row.many`` if there is such a method."""
     many = getattr(row, "many", None)
-    made = many(examples) if many is not None else _stacked([np.asarray(row(each)) for each in examples])
+    made = many(examples) if many is not None else _stacked([_row_of(row(each)) for each in examples])
     return dense(made, len(examples), "row(example)")
+
+
+def _row_of(row: Any) -> npt.NDArray[Any]:
+    return array_of("row(example)", row, cure="return a 1-D array of numbers")
 
 
 def _stacked(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._order import Order, Policy, is_permutation, load_state_dict, rng, state_dict
+from wellorder._arguments import flag, function, whole_number
+from wellorder._order import Order, Policy, is_permutation, load_state_dict, policy_of, rng, state_dict
 
 EPOCHS = 4
 DIM = 3
@@ -86,8 +87,12 @@ def check_policy(
     >>> from wellorder import PairGraB
     >>> check_policy(PairGraB())
     """
-    if units is not None and units < 8:
-        raise ValueError(f"units={units!r}: pass the policy's own number of units, 8 or more")
+    policy_of(policy)
+    flag("permutation", permutation)
+    if convert is not None:
+        function("convert", convert, "from NumPy rows to signals")
+    if units is not None:
+        whole_number("units", units, least=8, cure="pass the policy's own number of units, 8 or more")
     sizes = Trial.sizes if units is None else (units,)
     trial = Trial(policy, permutation, convert or (lambda rows: rows), sizes)
     for promise in PROMISES:

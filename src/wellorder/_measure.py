@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import whole_number
+from wellorder._arguments import array_of, norm_order, numbers, real_number, shown, whole_number
 from wellorder._compiled import fast, jit
 from wellorder._kernels.signals import TensorRows, block_of
 from wellorder._order import Order, Rows, rng
@@ -52,8 +53,7 @@ def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int 
     """
     steps = _steps(order)
     rows_of = _lookup(vectors, steps)
-    if not p >= 1:
-        raise ValueError(f"p={p!r}: pass a norm p >= 1, or numpy.inf")
+    p = norm_order(p)
     whole_number("every", every, least=1, cure="measure at multiples of this many steps")
     width = at_once(rows_of(steps[:1]).shape[1])
     mean = sum(rows.sum(axis=0) for rows in map(rows_of, _blocks(np.arange(len(steps)), width))) / len(steps)
@@ -94,7 +94,8 @@ def drift(points: npt.ArrayLike, *, p: float = 2) -> float:
     >>> drift([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
     5.0
     """
-    path = np.asarray(points, np.float64)
+    p = norm_order(p)
+    path = numbers("points", points, cure="pass a 2-D array, the epoch's first point first")
     if path.ndim != 2 or not len(path):
         raise ValueError(f"points of shape {path.shape}: pass a 2-D array, the epoch's first point first")
     return float(np.linalg.norm(path - path[0], ord=p, axis=1).max())
@@ -135,19 +136,26 @@ def expansion(
     """
     if not hasattr(problem, "curve"):
         raise ValueError(
-            f"problem={problem!r} has no Hessian–vector products; give it curve(units, x, vectors)"
+            f"problem={shown(problem)} has no Hessian–vector products; give it curve(units, x, vectors)"
         )
     S = whole_number("cohort", cohort, least=1)  # noqa: N806
     K = whole_number("local_steps", local_steps, least=1)  # noqa: N806
-    point, steps = np.asarray(x, np.float64), _steps(order)
+    real_number("step_size", step_size, above=0)
+    real_number("smoothness", smoothness, least=0)
+    point, steps = numbers("x", x, cure=f"pass a point of {problem.dim} numbers"), _steps(order)
+    if point.shape != (problem.dim,):
+        raise ValueError(f"x of shape {point.shape}: pass a point of {problem.dim} numbers")
+    if len(steps) != problem.n:
+        raise ValueError(f"order of {len(steps)} steps: pass one for each of the problem's {problem.n} units")
     if len(steps) % S:
         raise ValueError(
-            f"cohort={S}: the expansion takes rounds of one size; pass a divisor of {len(steps)}"
+            f"cohort={S}: the expansion takes rounds of one size; pass a divisor of {len(steps)}, the length "
+            "of order"
         )
     mean = sum(problem.gradients(units, point).sum(axis=0) for units in _blocks(steps)) / len(steps)
     optimisation = -step_size * K * len(steps) / S * mean
     error, prefix, worst = np.zeros_like(mean), np.zeros_like(mean), 0.0
-    width = max(1, BLOCK // S) * S
+    width, factor = max(1, BLOCK // S) * S, (step_size * K / S) * (step_size * K / S)
     for at in range(0, len(steps), width):
         units = steps[at : at + width]
         rows = problem.gradients(units, point)
@@ -156,19 +164,18 @@ def expansion(
         starts = np.arange(len(units)) // S * S
         worst = max(worst, float(np.linalg.norm(sums[starts], axis=1).max()))
         error += problem.curve(units, point, sums[starts]).sum(axis=0)
-        optimisation = optimisation + (step_size * K / S) ** 2 * problem.curve(
-            units, point, (at + starts)[:, None] * mean
-        ).sum(axis=0)
+        optimisation = optimisation + factor * problem.curve(units, point, (at + starts)[:, None] * mean).sum(
+            axis=0
+        )
         if K > 1:
-            optimisation = optimisation + step_size**2 / S * K * (K - 1) / 2 * problem.curve(
+            optimisation = optimisation + step_size * step_size / S * K * (K - 1) / 2 * problem.curve(
                 units, point, rows
             ).sum(axis=0)
-    factor = (step_size * K / S) ** 2
     return Expansion(optimisation, factor * error, factor * smoothness * len(steps) * worst, worst)
 
 
 def _steps(order: npt.ArrayLike) -> Order:
-    steps = np.asarray(order)
+    steps = array_of("order", order, cure="pass a 1-D array of units")
     if steps.ndim != 1 or not steps.size or steps.dtype.kind not in "iu":
         raise ValueError(f"order of shape {steps.shape} and dtype {steps.dtype}: pass a 1-D array of units")
     if steps.min() < 0 or steps.max() >= len(steps):
@@ -178,8 +185,8 @@ def _steps(order: npt.ArrayLike) -> Order:
 
 def _lookup(vectors: Any, steps: Order) -> Lookup:
     if callable(vectors):
-        return lambda units: np.ascontiguousarray(vectors(units), np.float64)
-    rows = block_of(vectors, len(steps))
+        return partial(_looked_up, vectors)
+    rows = block_of(vectors, len(steps), "vectors")
     if isinstance(rows, TensorRows):
         rows = np.asarray(rows.rows.cpu())
     if not isinstance(rows, np.ndarray):
@@ -187,6 +194,17 @@ def _lookup(vectors: Any, steps: Order) -> Lookup:
             f"vectors={type(vectors).__name__}: pass a 2-D array (n, d), or a function from units to rows"
         )
     return lambda units: rows[units].astype(np.float64, copy=False)
+
+
+def _looked_up(vectors: Callable[[Order], Any], units: Order) -> npt.NDArray[np.float64]:
+    rows = np.ascontiguousarray(
+        numbers("vectors(units)", vectors(units), cure="return one row for each unit")
+    )
+    if rows.ndim != 2 or len(rows) != len(units):
+        raise ValueError(
+            f"vectors(units) of shape {rows.shape}: return one row for each of {len(units)} units"
+        )
+    return rows
 
 
 def _blocks(units: Order, width: int = BLOCK) -> list[Order]:

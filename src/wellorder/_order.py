@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import array_of, room_for, seed_of, shown, whole_number
 from wellorder._compiled import jit
 
 Order = npt.NDArray[np.integer[Any]]
@@ -40,7 +40,8 @@ class Needs(Enum):
 
     def at_start(self, epoch: int) -> bool:
         """Whether, before ``epoch`` is trained, every unit's signal at the current point must be observed."""
-        return self is Needs.FRESH or (self is Needs.FRESH_ONCE and epoch == 0)
+        first = whole_number("epoch", epoch, least=0) == 0
+        return self is Needs.FRESH or (self is Needs.FRESH_ONCE and first)
 
 
 class Keeps(Enum):
@@ -66,8 +67,17 @@ class State(Protocol):
     def order(self) -> Order: ...
 
 
+class Remembered:
+    """Base of the states here: a copy, or one that comes out of a pickle, is as read-only as the original."""
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        frozen(self.order)  # type: ignore[attr-defined]
+
+
 S = TypeVar("S", bound=State)
 A = TypeVar("A", bound=npt.NDArray[Any])
+T = TypeVar("T")
 
 
 class Policy(Protocol[S]):
@@ -100,6 +110,32 @@ class Policy(Protocol[S]):
     def advance(self, state: S) -> S:
         """Close this epoch and open the next."""
         ...
+
+
+def policy_of(policy: Any, name: str = "policy") -> Any:
+    """Take a policy: an object with ``needs`` and the three verbs; refuses anything else, its class included.
+
+    >>> from wellorder import GraB
+    >>> policy_of(GraB)
+    Traceback (most recent call last):
+    ValueError: policy=GraB is a class; pass an object: GraB()
+    """
+    if isinstance(policy, type):
+        raise ValueError(f"{name}={policy.__name__} is a class; pass an object: {policy.__name__}()")
+    verbs = all(callable(getattr(policy, verb, None)) for verb in ("init", "observe", "advance"))
+    if not verbs or not isinstance(getattr(policy, "needs", None), Needs):
+        raise ValueError(f"{name}={shown(policy)}: pass a wellorder policy, e.g. wellorder.PairGraB()")
+    return policy
+
+
+def own_state(state: Any, kind: type[T]) -> T:
+    """Take a state that a policy's own ``init`` has made; refuses another policy's."""
+    if not isinstance(state, kind):
+        raise ValueError(
+            f"state={shown(state)}: no {kind.__name__} of this policy; pass what its init, observe, advance "
+            "or load_state_dict returned"
+        )
+    return state
 
 
 def keeps_of(policy: Policy[Any]) -> Keeps:
@@ -188,11 +224,16 @@ def uniforms(seed: int, epoch: int, stream: str, start: int, count: int) -> npt.
     >>> bool((uniforms(0, 0, "walk", 0, 5)[3:] == uniforms(0, 0, "walk", 3, 2)).all())
     True
     """
+    whole_number("start", start, least=0)
+    whole_number("count", count, least=0)
     bits = np.random.PCG64(_entropy(seed, epoch, stream))
-    return np.random.Generator(bits.advance(start)).random(count)
+    with room_for("count", count):
+        return np.random.Generator(bits.advance(start)).random(count)
 
 
 def _entropy(seed: int, epoch: int, stream: str) -> np.random.SeedSequence:
+    seed_of(seed)
+    whole_number("epoch", epoch, least=0)
     return np.random.SeedSequence(seed, spawn_key=(epoch, zlib.crc32(f"wellorder.{stream}".encode())))
 
 
@@ -200,7 +241,8 @@ def units_of(n: int, seed: int) -> Order:
     """Units ``0..n-1`` in their own order, int32 below 2³¹; checks ``n`` and ``seed`` on the way in."""
     whole_number("n", n, least=1, cure="there must be at least one unit; pass the number of units")
     seed_of(seed)
-    return np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
+    with room_for("n", n):
+        return np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
 
 
 def shuffled(n: int, seed: int, epoch: int) -> Order:
@@ -212,6 +254,8 @@ def shuffled(n: int, seed: int, epoch: int) -> Order:
 
 def frozen(array: A) -> A:
     """Make an array read-only, so that no caller can bend a state; returns it."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"array={shown(array)}: pass a NumPy array")
     array.setflags(write=False)
     return array
 
@@ -236,18 +280,28 @@ def visit(order: Order, seen: int, units: npt.ArrayLike) -> npt.NDArray[np.int64
     >>> visit(np.array([3, 1, 0, 2]), 1, [1, 2])
     array([1, 3])
     """
-    wanted = np.asarray(units)
+    _checked_order(order)
+    wanted = array_of("units", units, cure="pass a 1-D array of unit numbers")
     if wanted.ndim != 1 or (wanted.dtype.kind not in "iu" and wanted.size):
         raise ValueError(
             f"units of shape {wanted.shape} and dtype {wanted.dtype}: pass a 1-D array of unit numbers"
         )
-    if not 0 <= seen <= len(order):  # compiled code below indexes by it
-        raise ValueError(f"seen={seen!r}: an epoch of {len(order)} steps has seen 0 to {len(order)} of them")
+    if type(seen) is not int or not 0 <= seen <= len(order):  # compiled code below indexes by it
+        raise ValueError(
+            f"seen={shown(seen)}: pass an int, for an epoch of {len(order)} steps has seen 0 to {len(order)} "
+            "of them"
+        )
     steps = np.empty(len(wanted), np.int64)
     found = _match(order, seen, wanted.astype(np.int64), steps)
     if found < len(wanted):
         raise ValueError(_out_of_turn(order, seen, wanted, found))
     return steps
+
+
+def _checked_order(order: Any) -> None:
+    """Compiled code reads it: a plain 1-D array of integers."""
+    if type(order) is not np.ndarray or order.ndim != 1 or order.dtype.kind not in "iu":
+        raise ValueError(f"order={shown(order)}: pass a 1-D array of unit numbers, such as state.order")
 
 
 @jit
@@ -297,6 +351,11 @@ def describe(value: Any) -> str:
     return repr(value)
 
 
+def shown_name(name: Any) -> str:
+    """A name that was read from somewhere, as an error shows it."""
+    return name if isinstance(name, str) and len(name) <= 200 else shown(name)
+
+
 def state_dict(policy: Policy[S], state: S) -> dict[str, Any]:
     """Copy a state into plain NumPy arrays, ints, floats and strings, with a checksum.
 
@@ -307,7 +366,11 @@ def state_dict(policy: Policy[S], state: S) -> dict[str, Any]:
     >>> sorted(state_dict(PairGraB(), PairGraB().init(4)))[:4]
     ['checksum', 'clipped', 'epoch', 'observed']
     """
-    plain = {f.name: _plain(getattr(state, f.name)) for f in fields(state)}  # type: ignore[arg-type]
+    policy_of(policy)
+    given: Any = state
+    if not is_dataclass(given) or isinstance(given, type) or not hasattr(given, "order"):
+        raise ValueError(f"state={shown(state)}: pass what {describe(policy)}'s verbs returned")
+    plain = {f.name: _plain(getattr(given, f.name)) for f in fields(given)}
     return {"policy": describe(policy), **plain, "checksum": _checksum(plain)}
 
 
@@ -319,11 +382,15 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
     Traceback (most recent call last):
     ValueError: this state belongs to RandomReshuffling(), not to ShuffleOnce(); load it ...
     """
-    if "policy" not in mapping:
-        raise ValueError("no policy's state: the entry 'policy' is missing; pass what state_dict returned")
+    policy_of(policy)
+    if not isinstance(mapping, Mapping) or "policy" not in mapping:
+        raise ValueError(
+            f"mapping={shown(mapping)} is no policy's state: the entry 'policy' is missing; pass what "
+            "state_dict returned"
+        )
     if mapping["policy"] != describe(policy):
         raise ValueError(
-            f"this state belongs to {mapping['policy']}, not to {describe(policy)}; "
+            f"this state belongs to {shown_name(mapping['policy'])}, not to {describe(policy)}; "
             "load it with the policy that saved it"
         )
     try:

@@ -37,7 +37,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
     ['a.txt']
     """
     path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=TEMPORARY, suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=path.suffix, dir=path.parent)
     os.close(handle)
     beside = Path(name)
     try:
@@ -49,6 +49,18 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def sweep(path: str | os.PathLike[str]) -> None:
+    """Delete what writers of ``path`` that were killed have left beside it; nobody may be writing it now."""
+    path = Path(path)
+    for entry in path.parent.iterdir() if path.parent.is_dir() else ():
+        if entry.name.startswith(_prefix(path)) and entry.is_file():
+            entry.unlink(missing_ok=True)
+
+
+def _prefix(path: Path) -> str:
+    return f"{TEMPORARY}{path.name[:100]}-"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -85,7 +97,11 @@ def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `save_state` wrote; refuses a file that is damaged or of another kind."""
+    """Read what `save_state` wrote; refuses a file that is damaged or of another kind.
+
+    What killed writers have left beside it is swept away: whoever loads a state is about to go on with it.
+    """
+    sweep(path)
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = {name.removesuffix(".npy"): _entry(archive, name) for name in archive.namelist()}

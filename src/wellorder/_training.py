@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import real_number, whole_number
+from wellorder._arguments import norm_order, real_number, room_for, seed_of, whole_number
 from wellorder._kernels.signals import usable
 from wellorder._measure import at_once, drift, order_error
-from wellorder._order import Order, Policy
+from wellorder._order import Order, Policy, policy_of
 from wellorder.problems._problem import Matrix, Point, Problem, gradient, start_of, steps
 
 Visit = Callable[[Order, Point], tuple[Matrix, Matrix]]
@@ -94,6 +94,7 @@ def sgd(
     step_size = real_number("step_size", step_size, above=0)
     epochs = whole_number("epochs", epochs, least=1)
     weight = real_number("proximal", proximal, least=0)
+    policy_of(policy)
     first = start_of(problem, start)
 
     def visit(units: Order, x: Point) -> tuple[Matrix, Matrix]:
@@ -230,8 +231,11 @@ class Recorder:
     ) -> None:
         self.problem, self.policy, self.step_size, self.seed, self.p = problem, policy, step_size, seed, p
         self.epochs, self.more = epochs, more
-        self.x = np.empty((epochs + 1, problem.dim))
-        self.orders = np.empty((epochs, problem.n), np.int32)
+        norm_order(p)
+        seed_of(seed)
+        with room_for("epochs", epochs):
+            self.x = np.empty((epochs + 1, problem.dim))
+            self.orders = np.empty((epochs, problem.n), np.int32)
         self.order_error, self.gradient_norm, self.distance = np.empty((3, epochs))
         self.drift = np.zeros(epochs)
         self._now = 0

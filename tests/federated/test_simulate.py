@@ -594,3 +594,68 @@ def test_looks_inside_epochs_change_nothing_and_show_the_middle():
     assert (np.diff(looked.seconds) > 0).all()
     with pytest.raises(ValueError, match=r"looks=2, evaluate=3: pass evaluate=1"):
         settings(looks=2, evaluate=3)
+
+
+@pytest.mark.parametrize("weighting", ["size", "equal"])
+def test_order_errors_are_those_of_the_clients_gradients(weighting):
+    """With steps so small that the point hardly moves, an epoch's signals are the gradients at its start."""
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((24, 3)), draw.integers(0, 2, 24)
+    data = ClientData(x, y, label_shards(y, 8))
+    model = torch.nn.Linear(3, 2).double()
+    config = Config(
+        1e-7,
+        3,
+        cohort=2,
+        local_steps=1,
+        batch=None,
+        precision="float64",
+        weighting=weighting,
+        server_step=1.5,
+    )
+    run = simulate(model, data, PairGraB(), config)
+    rows = []
+    for client in range(8):
+        own = data.partition.of(client)
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(
+            model(torch.from_numpy(x[own])), torch.from_numpy(y[own])
+        ).backward()
+        rows.append(np.concatenate([p.grad.numpy().ravel() for p in model.parameters()]))
+    expected = [wo.order_error(np.array(rows), order, every=2) for order in run.orders]
+    assert run.order_error == pytest.approx(expected, rel=1e-4)
+    assert run.table["order_error"][1:] == pytest.approx(expected, rel=1e-4)
+    assert np.isnan(run.table["order_error"][0])
+    known = wo.theory.constants("FL-GraB", 8, sigma=1.0, cohort=2, server_step=1.5)
+    check = wo.theory.check_assumption(run, known)
+    assert check.left == pytest.approx(run.order_error**2)
+    assert not check.promised
+    with pytest.raises(
+        ValueError, match=r"method=None: the constants of a network are not known; pass constants"
+    ):
+        wo.theory.check_assumption(run)
+
+
+def test_a_damaged_checkpoint_is_named_with_the_cure(tmp_path):
+    from wellorder._saving import load_state, save_state
+
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((24, 3)), draw.integers(0, 2, 24)
+    data, path = ClientData(x, y, label_shards(y, 8)), tmp_path / "run.npz"
+    config = Config(0.1, 2, cohort=2, local_steps=1, batch=2, checkpoint=path)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    simulate(model, data, PairGraB(), config)
+    whole = load_state(path)
+    for broken in (
+        {**whole, "servers": whole["servers"][:, :2]},
+        {**whole, "runs": {}},
+        {**whole, "runs": {"0": {**whole["runs"]["0"], "queue": 3}}},
+        {key: value for key, value in whole.items() if key != "epochs"},
+    ):
+        save_state(path, broken)
+        with pytest.raises(ValueError, match=r"checkpoint=.*run.npz' is damaged .*delete it to start anew"):
+            simulate(model, data, PairGraB(), config)
+    path.write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"checkpoint=.*run.npz' cannot be read .*delete it to start anew"):
+        simulate(model, data, PairGraB(), config)

@@ -145,6 +145,51 @@ def test_duplicates_that_cancel_are_ties_in_products_too():
     assert balance(rows).signs.tolist() == balance(Products(rows)).signs.tolist() == [-1, 1] * 3
 
 
+@pytest.mark.parametrize("wrap", [Products, lambda rows: TensorRows(torch.from_numpy(rows))])
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=str)
+def test_whole_number_products_get_the_same_orders_in_blocks_of_any_size(policy, wrap):
+    """Ties are common among them, and a stale mean makes each a sum that rounding would decide."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        n, dim = int(draw.integers(2, 24)), int(draw.integers(1, 5))
+        epochs, found = draw.integers(-3, 4, (3, n, dim)).astype(float), []
+        for width in (1, 2, 3, 7, n):
+            state = policy.init(n)
+            for rows in epochs:
+                order = state.order
+                for at in range(0, n, width):
+                    units = order[at : at + width]
+                    state = policy.observe(state, units, wrap(rows[units]))
+                state = policy.advance(state)
+            found.append(state.order.tolist())
+        assert all(order == found[0] for order in found)
+
+
+def test_a_product_that_is_small_but_true_is_no_tie():
+    rows = np.array([[1.0, 0.0], [-1e-9, 1.0]])
+    for shown in (rows, Products(rows)):
+        assert balance(shown).signs.tolist() == [-1, -1]
+        assert balance(shown, total=np.array([2.0, 0.0])).signs.tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize("policy", [GraB(), PairGraB()], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e305])
+@pytest.mark.parametrize("kind", ["rows", "tensors", "device tensors", "products"])
+def test_the_row_that_cannot_be_balanced_is_named_and_nothing_is_kept_of_it(policy, count, value, kind):
+    """The last row of an odd block has no partner yet, so no product of a pair shows what is in it."""
+    wrap = {"rows": np.array, "tensors": torch.tensor, "products": Products}.get(
+        kind, lambda rows: TensorRows(torch.tensor(rows))
+    )
+    rows = np.arange(3.0 * count).reshape(count, 3)
+    rows[-1, 1] = value
+    state = policy.init(5)
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=rf"signals\[{count - 1}\] is NaN or inf"):
+        policy.observe(state, state.order[:count], wrap(rows))
+    good = policy.observe(state, state.order, wrap(np.eye(5, 3)))
+    assert np.isfinite(policy.advance(good).order).all()
+
+
 def test_the_walk_clips_and_counts():
     rows = np.full((4, 1), 10.0)
     assert balance(rows, Walk(1.0)).clipped == 2
@@ -226,3 +271,20 @@ def test_cuda_tensors_stay_on_their_device_and_give_the_same_signs():
                 policy.advance(load_state_dict(policy, state_dict(policy, there))),
             )
             assert here.order.tolist() == there.order.tolist()
+
+
+@pytest.mark.parametrize("policy", [GraB(Walk(3.0)), PairGraB(Walk(3.0))], ids=str)
+def test_the_walk_draws_by_decision_and_not_by_step(policy):
+    """Units that are passed over use up no draw: skipping them is as if they had never been."""
+    rows = np.random.default_rng(3).standard_normal((12, 2))
+    state = policy.init(12, seed=4)
+    shown = state.order[[0, 1, 4, 5, 8, 9]]
+    for units in (shown[:2], shown[2:4], shown[4:]):
+        state = policy.observe(state, units, rows[units])
+    whole = policy.init(12, seed=4)
+    whole = policy.observe(whole, shown, rows[shown])
+    assert state.signs.tolist() == whole.signs.tolist()
+    z = rows[shown] if isinstance(policy, GraB) else rows[shown[0::2]] - rows[shown[1::2]]
+    signs, *_ = sequential(z, policy.rule, seed=4)
+    taken = state.signs[[0, 1, 4, 5, 8, 9]]
+    assert taken[:: 1 if isinstance(policy, GraB) else 2].tolist() == signs

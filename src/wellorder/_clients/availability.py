@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import array_of, is_real, path_of, shown, whole_number
 from wellorder._kernels.random_bits import key_of, uniforms_at
 from wellorder._order import Order, describe
 
 Mask = npt.NDArray[np.bool_]
+
+
+def availability_of(rule: Any) -> Any:
+    """Take an availability: an object that says who is reachable; refuses anything else."""
+    if isinstance(rule, type) or not callable(getattr(rule, "reachable", None)):
+        raise ValueError(
+            f"availability={shown(rule)}: pass Always(), Diurnal(), DropOut(p), Trace(file) or your own"
+        )
+    return rule
+
+
+def _units(units: Any) -> npt.NDArray[Any]:
+    cure = "pass a 1-D array of clients' numbers, 0 or more"
+    array = array_of("units", units, cure=cure, kinds="iu")
+    if array.ndim != 1 or (array.size and array.min() < 0):
+        raise ValueError(f"units={shown(units)}: {cure}")
+    return array
 
 
 class Availability(Protocol):
@@ -34,7 +52,7 @@ class Always:
     """Every client, always: regularised participation, what the theory covers."""
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:  # noqa: ARG002
-        return np.ones(len(units), bool)
+        return np.ones(len(_units(units)), bool)
 
 
 @dataclass(frozen=True)
@@ -51,13 +69,16 @@ class Diurnal:
     awake: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.groups < 1 or self.period < 1:
-            raise ValueError(f"groups={self.groups!r}, period={self.period!r}: pass ints >= 1")
-        if not 0 < self.awake <= 1:
-            raise ValueError(f"awake={self.awake!r}: pass the waking part of a day, above 0 and at most 1")
+        whole_number("groups", self.groups, least=1)
+        whole_number("period", self.period, least=1)
+        if not is_real(self.awake) or not 0 < self.awake <= 1:
+            raise ValueError(
+                f"awake={shown(self.awake)}: pass the waking part of a day, above 0 and at most 1"
+            )
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:  # noqa: ARG002
-        clock = turn / self.period - (np.asarray(units) % self.groups) / self.groups
+        now = whole_number("turn", turn, least=0)
+        clock = now / self.period - (_units(units) % self.groups) / self.groups
         return np.asarray(clock % 1.0 < self.awake)
 
 
@@ -68,11 +89,12 @@ class DropOut:
     probability: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.probability < 1:
-            raise ValueError(f"probability={self.probability!r}: pass at least 0 and less than 1")
+        if not is_real(self.probability) or not 0 <= self.probability < 1:
+            raise ValueError(f"probability={shown(self.probability)}: pass at least 0 and less than 1")
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:
-        return np.asarray(uniforms_at(key_of(seed, turn, "availability"), units) >= self.probability)
+        key = key_of(seed, whole_number("turn", turn, least=0), "availability")
+        return np.asarray(uniforms_at(key, _units(units)) >= self.probability)
 
 
 @dataclass(frozen=True)
@@ -87,8 +109,14 @@ class Trace:
     spans: tuple[tuple[int, int, int], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        rows = []
-        with Path(self.path).open(newline="") as file:
+        rows, path = [], path_of("path", self.path, what="the path of a CSV file")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ValueError(
+                f"path={shown(self.path)} cannot be read ({error}); pass a CSV file of client,first,last"
+            ) from None
+        with io.StringIO(text, newline="") as file:
             for number, row in enumerate(csv.reader(file), 1):
                 if number == 1 and [cell.strip() for cell in row] == ["client", "first", "last"]:
                     continue
@@ -110,9 +138,9 @@ class Trace:
         return np.array(self.spans, np.int64)
 
     def reachable(self, units: Order, turn: int, seed: int) -> Mask:  # noqa: ARG002
-        clock = turn % (int(self._table[:, 2].max()) + 1)
+        clock = whole_number("turn", turn, least=0) % (int(self._table[:, 2].max()) + 1)
         awake = self._table[(self._table[:, 1] <= clock) & (clock <= self._table[:, 2]), 0]
-        return np.isin(units, awake)
+        return np.isin(_units(units), awake)
 
     def content(self) -> str:
         """The times themselves in one line, for those who compare runs by what was in their files."""

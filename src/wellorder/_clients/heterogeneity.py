@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import whole_number
+from wellorder._arguments import numbers, whole_number
 
 MOST = 2000
 """Clients looked at, at most; so many tell enough."""
@@ -71,7 +71,7 @@ def heterogeneity(updates: npt.ArrayLike, *, cohort: int = 10) -> float:
     >>> [round(heterogeneity(0.1 + own), 2) for own in (few, many, many / 10)]
     [0.34, 0.12, 0.01]
     """
-    rows = np.asarray(updates, np.float64)
+    rows = numbers("updates", updates, cure="pass a 2-D array of finite numbers, a row a client")
     if rows.ndim != 2 or not np.isfinite(rows).all():
         raise ValueError(f"updates of shape {rows.shape}: pass a 2-D array of finite numbers, a row a client")
     whole_number("cohort", cohort, least=2, cure="a round of one client shows no difference; pass")

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from wellorder._arguments import is_real, one_of, real_number, shown, whole_number
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -38,10 +40,13 @@ class Tolerance:
     poll: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (("patience", 0.0), ("attempts", 1), ("fruitless", 1), ("poll", 0.01)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name}={getattr(self, name)!r}: pass {least} or more")
-        if not self.norm_cap > 0:
-            raise ValueError(f"norm_cap={self.norm_cap!r}: pass a positive number, or math.inf for no cap")
-        if self.bad_updates not in ("drop", "keep"):
-            raise ValueError(f"bad_updates={self.bad_updates!r}: pass 'drop' or 'keep'")
+        if self.patience is not math.inf:
+            real_number("patience", self.patience, least=0)
+        real_number("poll", self.poll, least=0.01)
+        for name in ("attempts", "fruitless"):
+            whole_number(name, getattr(self, name), least=1)
+        if not (is_real(self.norm_cap) and self.norm_cap > 0) and self.norm_cap is not math.inf:
+            raise ValueError(
+                f"norm_cap={shown(self.norm_cap)}: pass a positive number, or math.inf for no cap"
+            )
+        one_of("bad_updates", self.bad_updates, ("drop", "keep"))

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import array_of, flag, path_of, shown, whole_number
 from wellorder._saving import write_bytes
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -82,21 +83,28 @@ class Dataset:
     std: tuple[float, ...] = (0.5,)
 
     def __post_init__(self) -> None:
+        whole_number("classes", self.classes, least=1)
+        if not isinstance(self.name, str):
+            raise ValueError(f"name={shown(self.name)}: pass a name, as a string")
         for split in ("train", "test"):
-            images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
+            images, labels = (
+                array_of(name, getattr(self, name), cure="pass an array of numbers")
+                for name in (f"{split}_images", f"{split}_labels")
+            )
             if images.ndim != 4 or images.dtype != np.uint8 or not len(images):
                 raise ValueError(
                     f"{split}_images of shape {images.shape}, {images.dtype}: "
                     "pass uint8 (n, channels, height, width)"
                 )
-            if labels.shape != (len(images),):
+            if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
                 raise ValueError(
-                    f"{split}_labels of shape {labels.shape}: pass one label for each of {len(images)} images"
+                    f"{split}_labels of shape {labels.shape}, {labels.dtype}: pass one whole label for each "
+                    f"of {len(images)} images"
                 )
             low, high = labels.min(), labels.max()
             if low < 0 or high >= self.classes:
                 raise ValueError(
-                    f"{self.name}: {split} labels run from {low} to {high}, but must lie in "
+                    f"{self.name}: {split}_labels run from {low} to {high}, but must lie in "
                     f"0..{self.classes - 1}; the file is damaged or belongs to another data set"
                 )
 
@@ -152,6 +160,7 @@ def cifar10(
     folder: str | os.PathLike[str] | None = None, *, verify: bool = True, download: bool = False
 ) -> Dataset:
     """CIFAR-10 from its official binary files; arguments as for `mnist` (folder ``cifar-10-batches-bin``)."""
+    flag("verify", verify)
     home = _home("cifar10", folder, "cifar-10-batches-bin", "test_batch.bin", download)
     parts = [_records("cifar10", home / f"data_batch_{i}.bin", 1, verify) for i in range(1, 6)]
     test_labels, test_images = _records("cifar10", home / "test_batch.bin", 1, verify)
@@ -171,6 +180,7 @@ def cifar100(
     folder: str | os.PathLike[str] | None = None, *, verify: bool = True, download: bool = False
 ) -> Dataset:
     """CIFAR-100, fine labels, from its official binary files; as `cifar10` (folder ``cifar-100-binary``)."""
+    flag("verify", verify)
     home = _home("cifar100", folder, "cifar-100-binary", "train.bin", download)
     train_labels, train_images = _records("cifar100", home / "train.bin", 2, verify)
     test_labels, test_images = _records("cifar100", home / "test.bin", 2, verify)
@@ -207,6 +217,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 
 def _home(name: str, folder: str | os.PathLike[str] | None, sub: str, witness: str, download: bool) -> Path:
     """Find the folder that holds the data set's files; fetch them first if asked to."""
+    flag("download", download)
     cure = "unpack it there" if name == "cinic10" else "put the official files there, or pass download=True"
     try:
         return find_home(name, folder, sub, witness, cure)
@@ -214,16 +225,18 @@ def _home(name: str, folder: str | os.PathLike[str] | None, sub: str, witness: s
         given = folder if folder is not None else os.environ.get("WELLORDER_DATA")
         if not (download and given):
             raise
-    fetch(name, Path(given) / sub)
-    return Path(given) / sub
+    home = path_of("folder", given, what=f"the folder that holds {name}") / sub
+    fetch(name, home)
+    return home
 
 
 def find_home(name: str, folder: str | os.PathLike[str] | None, sub: str, witness: str, cure: str) -> Path:
     """The folder, or its subfolder, that holds the file ``witness``, packed or not."""
     given = folder if folder is not None else os.environ.get("WELLORDER_DATA")
-    if not given:
+    if given is None or (isinstance(given, str) and not given):
         raise ValueError(f"folder=None: pass the folder that holds {name}, or set WELLORDER_DATA to it")
-    places = [Path(given), Path(given) / sub]
+    home = path_of("folder", given, what=f"the folder that holds {name}")
+    places = [home, home / sub]
     for place in places:
         if (place / witness).exists() or (place / witness).with_suffix("").exists():
             return place
@@ -255,6 +268,7 @@ def _verified(name: str, path: Path) -> None:
 def _idx_set(
     name: str, folder: Any, verify: bool, download: bool, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Dataset:
+    flag("verify", verify)
     home = _home(name, folder, name, "train-images-idx3-ubyte.gz", download)
     arrays = []
     for stem in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
@@ -335,12 +349,12 @@ def _png_folder(folder: Path) -> tuple[Images, Labels]:
 def fetch(name: str, folder: str | os.PathLike[str]) -> None:
     """Download a data set into ``folder``; a file appears there whole and checked, or not at all."""
     home = Path(folder)
-    home.mkdir(parents=True, exist_ok=True)
     if name in ARCHIVES:
         url, md5 = ARCHIVES[name]
         raw = _get(url)
         if hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
             raise ValueError(f"{url}: the download's checksum differs from the published one; try again")
+        home.mkdir(parents=True, exist_ok=True)
         _unpack(name, raw, home)
         return
     if name not in ("mnist", "fashion_mnist"):
@@ -352,6 +366,7 @@ def fetch(name: str, folder: str | os.PathLike[str]) -> None:
         raw = _get(url)
         if hashlib.sha256(raw).hexdigest() != official:
             raise ValueError(f"{url}: the download's checksum differs from the official one; try again")
+        home.mkdir(parents=True, exist_ok=True)
         write_bytes(home / file, raw)
 
 

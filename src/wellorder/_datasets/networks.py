@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from wellorder._arguments import shown, whole_number
 from wellorder._order import rng
 
 
@@ -76,8 +77,12 @@ def network(name: str, *, channels: int, size: int, classes: int, seed: int = 0)
     >>> sum(p.numel() for p in network("cnn", channels=3, size=32, classes=10).parameters())
     797962
     """
-    if name not in NETWORKS:
-        raise ValueError(f"model={name!r}: pass one of {', '.join(NETWORKS)}, or an nn.Module of your own")
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise ValueError(
+            f"name={shown(name)}: pass one of {', '.join(NETWORKS)}, or an nn.Module of your own"
+        )
+    for key, count in (("channels", channels), ("size", size), ("classes", classes)):
+        whole_number(key, count, least=1, most=2**16)
     smallest = {"lenet": 16, "cnn": 16}.get(name, 1)
     if size < smallest:
         raise ValueError(

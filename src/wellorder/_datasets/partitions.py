@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import whole_number
+from wellorder._arguments import array_of, named_path, real_number, shown, whole_number
 from wellorder._order import frozen, rng
 from wellorder._saving import load_state, save_state
 
@@ -25,6 +25,11 @@ class Partition:
     starts: Ints = field(repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("examples", "starts"):
+            array = array_of(name, getattr(self, name), cure="pass a 1-D array of ints", kinds="iu")
+            if array.ndim != 1 or (array.size and array.min() < 0):
+                raise ValueError(f"{name}={shown(array)}: pass a 1-D array of ints, 0 or more")
+            object.__setattr__(self, name, array)
         if self.starts.ndim != 1 or len(self.starts) < 2 or self.starts[0] != 0:
             raise ValueError(
                 f"starts of shape {self.starts.shape}: pass one more than there are clients, from 0"
@@ -46,6 +51,7 @@ class Partition:
 
     def of(self, client: int) -> Ints:
         """The examples of one client."""
+        whole_number("client", client, least=0, most=self.n - 1)
         return self.examples[self.starts[client] : self.starts[client + 1]]
 
     @classmethod
@@ -72,19 +78,27 @@ class Partition:
 
     def table(self, labels: npt.ArrayLike, classes: int | None = None) -> Ints:
         """The picture of who holds what: examples of each label, one row a client."""
-        marks = np.asarray(labels)[self.examples]
-        width = int(classes if classes is not None else marks.max() + 1)
+        known = _labels(labels)
+        if len(known) <= self.examples.max():
+            raise ValueError(
+                f"labels of {len(known)} examples: pass one for each of {self.examples.max() + 1}"
+            )
+        marks = known[self.examples]
+        least = int(marks.max()) + 1
+        width = least if classes is None else whole_number("classes", classes, least=least, most=2**31)
         owner = np.repeat(np.arange(self.n), self.sizes)
         return np.bincount(owner * width + marks, minlength=self.n * width).reshape(self.n, width)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write both arrays into an npz file, whole or not at all."""
-        save_state(path, {"examples": self.examples, "starts": self.starts})
+        with named_path("path", path) as file:
+            save_state(file, {"examples": self.examples, "starts": self.starts})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Partition:
         """Read what `save` wrote."""
-        saved = load_state(path)
+        with named_path("path", path) as file:
+            saved = load_state(file)
         if set(saved) != {"examples", "starts"}:
             raise ValueError(f"{os.fspath(path)!r} holds no partition; pass a file that Partition.save wrote")
         return cls(frozen(saved["examples"]), frozen(saved["starts"]))
@@ -119,8 +133,7 @@ def dirichlet(labels: npt.ArrayLike, clients: int, alpha: float, *, seed: int = 
     Sizes differ from client to client; one left with nothing is given an example of the richest.
     """
     marks = _checked(labels, clients, 1)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha={alpha!r}: pass a positive number, e.g. 0.3")
+    alpha = real_number("alpha", alpha, above=0)
     draw = rng(seed, 0, "dirichlet")
     owner = np.empty(len(marks), np.int64)
     for label in np.unique(marks):
@@ -146,7 +159,8 @@ def by_client(owners: npt.ArrayLike) -> Partition:
     >>> by_client(["bo", "al", "bo", "al", "cy"]).examples
     array([1, 3, 0, 2, 4])
     """
-    names = np.asarray(owners)
+    cure = "pass a 1-D array of names or numbers, the owner of each example"
+    names = array_of("owners", owners, cure=cure, kinds="iufUSb")
     if names.ndim != 1 or not len(names):
         raise ValueError(f"owners of shape {names.shape}: pass a 1-D array, the owner of each example")
     _, owner, counts = np.unique(names, return_inverse=True, return_counts=True)
@@ -159,10 +173,15 @@ def _partition(groups: list[Ints]) -> Partition:
     return Partition(frozen(np.concatenate(groups).astype(np.int64)), frozen(starts))
 
 
+def _labels(labels: Any) -> Ints:
+    marks = array_of("labels", labels, cure="pass a 1-D array of ints", kinds="iu")
+    if marks.ndim != 1 or not marks.size or marks.min() < 0:
+        raise ValueError(f"labels of shape {marks.shape}, {marks.dtype}: pass a 1-D array of ints, 0 or more")
+    return marks
+
+
 def _checked(labels: npt.ArrayLike, clients: int, each: int) -> Ints:
-    marks = np.asarray(labels)
-    if marks.ndim != 1 or marks.dtype.kind not in "iu":
-        raise ValueError(f"labels of shape {marks.shape}, {marks.dtype}: pass a 1-D array of ints")
+    marks = _labels(labels)
     whole_number("clients", clients, least=1)
     whole_number("each", each, least=1)
     if clients * each > len(marks):

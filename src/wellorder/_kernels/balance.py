@@ -2,8 +2,9 @@
 
 Rows that exist (NumPy, or a torch tensor on the CPU) are balanced in one fused, strictly sequential pass,
 so the signs do not depend, bit for bit, on how an epoch is cut into blocks. Any other `Signals` is balanced
-from its Gram matrix and its products with the running sum, by a scalar recursion that gives the same signs.
-Both keep the running sum in float64.
+from its Gram matrix and its products with the running sum, by a scalar recursion that gives the same signs;
+its rounding depends on the cut, so what is below rounding there is a tie (`TIE`). Both keep the running sum
+in float64.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import numbers, seed_of
 from wellorder._compiled import fast, jit
-from wellorder._kernels.sign_rules import Deterministic, SignRule
+from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._kernels.signals import (
     TensorRows,
     at_home,
@@ -23,12 +25,21 @@ from wellorder._kernels.signals import (
     not_finite,
     other_dimension,
     to_numpy,
+    usable,
 )
 from wellorder._order import Order, Rows, Signals, Signs, Vector
 
 Thresholds = npt.NDArray[np.float64]
 NO_VECTOR: npt.NDArray[np.float64] = np.empty(0)
 """An accumulator that has seen nothing: its dimension is not known yet."""
+TIE = 1e-12
+"""An inner product this far below the lengths that it was computed from is rounding: it counts as 0.
+
+Float64 products of a long epoch are wrong by some 1e-15 of those lengths; products of whole numbers, where
+ties are common, are 0 or far above 1e-12 of them.
+"""
+LARGEST = 1e150
+"""What balancing can square: a running sum beyond it was spoilt by a row."""
 
 
 class Balanced(NamedTuple):
@@ -62,9 +73,13 @@ def balance(
     >>> balance(np.array([[1.0], [1.0], [3.0], [-2.0]])).signs
     array([-1,  1, -1, -1], dtype=int8)
     """
-    rule = rule or Deterministic()
-    block = block_of(signals, len(signals))
-    thresholds = rule.thresholds(seed, 0, start, len(block))
+    rule = Deterministic() if rule is None else checked_rule(rule)
+    block = block_of(signals, None)
+    thresholds = rule.thresholds(seed_of(seed), 0, start, len(block))
+    if not hasattr(total, "detach"):
+        total = numbers("total", total, cure="pass the running sum so far, a 1-D array of numbers")
+    if total.ndim != 1:
+        raise ValueError(f"total of shape {tuple(total.shape)}: pass the running sum so far, 1-D")
     if len(total) and hasattr(block, "add_to"):
         total = total + 0.0  # the caller's own is not to be added to
     return balance_centred(block, NO_VECTOR, total, thresholds, rule.limit)
@@ -78,7 +93,7 @@ def balance_centred(
         s = _summand(total, block)
         middle = _summand(center, block) if len(center) else NO_VECTOR
         signs = np.empty(len(block), np.int8)
-        return _checked(signs, s, *_balance_rows(block, middle, s, thresholds, limit, signs))
+        return _checked(block, signs, s, *_balance_rows(block, middle, s, thresholds, limit, signs))
     if isinstance(block, TensorRows) and len(center):
         block, center = block.minus(center), NO_VECTOR
     mixing = np.eye(len(block))
@@ -94,7 +109,7 @@ def balance_stored(
     """Signs of ``rows[which]`` minus ``center``, from a sum of zero, and the clips; no row is copied."""
     signs = np.empty(len(which), np.int8)
     balanced = _balance_stored(rows, which, center, np.zeros(rows.shape[1]), thresholds, limit, signs)
-    return signs, int(_checked(signs, NO_VECTOR, *balanced).clipped)
+    return signs, int(_checked(rows, signs, NO_VECTOR, *balanced).clipped)
 
 
 def balance_pairs(
@@ -116,10 +131,10 @@ def balance_pairs(
         if bad < 0:
             bad, more = _balance_differences(block, first, s, thresholds[first:], limit, signs[first:])
             clipped += more
-        return _checked(signs, s, bad, clipped)
+        return _checked(block, signs, s, bad, clipped)
     apart = block.differences(pending) if hasattr(block, "differences") else None
     if apart is not None:  # signals that know a cheaper way to their differences
-        return _balance_products(apart, [], np.eye(count), total, thresholds, limit)
+        return _balance_products(apart, [], np.eye(count), total, thresholds, limit, shown=block)
     extra = [pending] if len(pending) else []
     mixing = np.zeros((count, len(extra) + len(block)))
     pairs = np.arange(count)
@@ -139,12 +154,16 @@ def add_rows(block: Rows | Signals, total: Vector) -> Vector:
 def last_row(block: Rows | Signals) -> Vector:
     """Copy the last row, in the accumulator's precision."""
     if isinstance(block, np.ndarray):
-        if not np.isfinite(block[-1]).all():
-            raise ValueError(not_finite(len(block) - 1))
-        return block[-1].astype(np.float64)
-    weights = np.zeros(len(block))
-    weights[-1] = 1.0
-    return block.combine(weights)
+        last: Vector = block[-1].astype(np.float64)
+    else:
+        weights = np.zeros(len(block))
+        weights[-1] = 1.0
+        last = block.combine(weights)
+    with np.errstate(over="ignore"):
+        square = inner(last, last)
+    if not np.isfinite(square):
+        raise ValueError(not_finite(len(block) - 1))
+    return last
 
 
 def _summand(vector: Vector, rows: Rows) -> npt.NDArray[np.float64]:
@@ -166,16 +185,29 @@ def _plus(total: Vector, block: Signals, weights: npt.NDArray[np.float64]) -> Ve
     return at_home(total, update) + update if len(total) else update
 
 
-def _checked(signs: Signs, total: Vector, bad: int, clipped: int) -> Balanced:
+def _checked(rows: Rows, signs: Signs, total: Vector, bad: int, clipped: int) -> Balanced:
+    """Refuse a row that spoilt its product, or the sum: 1e305 times zero is fine, and ruins the next."""
+    if bad < 0 and len(total) and not np.abs(total).max() <= LARGEST:
+        bad = int(np.argmin(usable(rows)))
     if bad >= 0:
         raise ValueError(not_finite(bad))
     return Balanced(signs, total, clipped)
 
 
 def _balance_products(
-    block: Signals, extra: list[Vector], mixing: Rows, total: Vector, thresholds: Thresholds, limit: float
+    block: Signals,
+    extra: list[Vector],
+    mixing: Rows,
+    total: Vector,
+    thresholds: Thresholds,
+    limit: float,
+    *,
+    shown: Signals | None = None,
 ) -> Balanced:
-    """Balance the vectors ``mixing @ [*extra, *rows]`` from inner products alone."""
+    """Balance the vectors ``mixing @ [*extra, *rows]`` from inner products alone.
+
+    ``shown`` is what the caller was given where ``block`` was made from it, so that errors name its rows.
+    """
     e = len(extra)
     gram = np.empty((e + len(block),) * 2)
     gram[e:, e:] = to_numpy(block.gram())
@@ -190,9 +222,13 @@ def _balance_products(
         length = inner(total, total) ** 0.5
     finite = np.isfinite(np.diagonal(gram)[e:]) & np.isfinite(along[e:])
     if not finite.all():
-        raise ValueError(not_finite(int(np.argmin(finite))))
+        good = finite if shown is None else np.isfinite(np.diagonal(to_numpy(shown.gram())))
+        raise ValueError(not_finite(int(np.argmin(good))))
     signs = np.empty(len(mixing), np.int8)
-    clipped = _signs_from_gram(mixing @ gram @ mixing.T, mixing @ along, length, thresholds, limit, signs)
+    sizes = np.abs(mixing) @ np.sqrt(np.abs(np.diagonal(gram)))
+    clipped = _signs_from_gram(
+        mixing @ gram @ mixing.T, mixing @ along, length, sizes, thresholds, limit, signs
+    )
     weights = signs @ mixing
     total = _plus(total, block, weights[e:])
     for weight, vector in zip(weights[:e], extra, strict=True):
@@ -291,21 +327,21 @@ def _add_rows(rows, s):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _signs_from_gram(gram, along, length, thresholds, limit, signs):  # type: ignore[no-untyped-def]
+def _signs_from_gram(gram, along, length, sizes, thresholds, limit, signs):  # type: ignore[no-untyped-def]
     """Signs by the recursion ⟨s + εz_t, z_j⟩ = ⟨s, z_j⟩ + ε⟨z_t, z_j⟩.
 
-    A product that is zero up to float64 rounding (duplicates cancel) is a tie, as in the sequential pass.
+    ``length`` is that of s, and ``sizes[t]`` that of z_t before anything in it cancelled: the scale of what
+    rounding can do to a product, even where s has come back to zero.
     """
     clipped = 0
-    norms = np.sqrt(np.abs(np.diag(gram)))
     for t in range(len(gram)):
+        length += sizes[t]
         v = along[t]
-        if abs(v) <= 2.3e-16 * length * norms[t]:
+        if abs(v) <= TIE * length * sizes[t]:
             v = 0.0
         sign = 1 if v < thresholds[t] else -1
         clipped += 1 if abs(v) > limit else 0
         signs[t] = sign
         for j in range(t + 1, len(gram)):
             along[j] += sign * gram[t, j]
-        length += norms[t]
     return clipped

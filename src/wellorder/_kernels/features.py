@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import array_of, flag, seed_of, shown, whole_number
 from wellorder._order import Rows, rng
 
 Floats = npt.NDArray[np.float32]
 AT_ONCE = 1 << 24
 """Numbers of inputs that are looked at together: 64 MB as float32."""
+NUMBERS = "pass numbers, one example after the other; texts as token counts (a sparse matrix)"
 LONG = 1 << 31
 """Products from which on progress is shown."""
 WITHOUT_LABELS = (
@@ -60,6 +61,8 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
     """
     whole_number("size", size, least=1)
     seed_of(seed)
+    if progress is not None:
+        flag("progress", progress)
     if x is None and (y is None or y is False):
         raise ValueError("x=None, y=None: pass inputs, labels, or both")
     marks = None if y is None or y is False else _labels(y, size, seed)
@@ -67,7 +70,9 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
         return marks  # type: ignore[return-value]
     if y is None:
         warnings.warn(WITHOUT_LABELS, UserWarning, stacklevel=2)
-    n = x.shape[0] if hasattr(x, "shape") else len(x)
+    if not hasattr(x, "tocsr"):
+        x = _inputs(x)
+    n = x.shape[0]
     if marks is not None and len(marks) != n:
         raise ValueError(f"y has {len(marks)} labels for the {n} examples of x; pass one for each")
     if not n:
@@ -83,9 +88,11 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
 
 def _labels(y: Any, size: int, seed: int) -> Floats:
     """One-hot labels, several labels, or standardised targets, as (n, at most size) numbers."""
-    array = on_host(y)
-    if array.ndim == 0 or not len(array):
-        raise ValueError(f"y={y!r}: pass one label for each example")
+    array = array_of("y", y, cure="pass integers, strings, 0/1 columns or real targets", kinds="fbiuUSO")
+    if array.ndim == 0 or not array.size:
+        raise ValueError(f"y={shown(y)}: pass one label for each example")
+    if array.dtype.kind == "O" and not all(isinstance(label, str | int) for label in array.ravel()):
+        raise ValueError(f"y={shown(y)}: pass integers, strings, 0/1 columns or real targets")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(
             "y holds NaN or infinity: pass a label for each example, or leave those examples out"
@@ -146,10 +153,18 @@ def _rows(x: Any, start: int, stop: int) -> Any:
     part = x[start:stop]
     if hasattr(part, "tocsr"):  # scipy sparse: the product with a dense matrix is dense
         return part.astype(np.float32)
-    array = on_host(part)
-    if array.dtype.kind not in "fbiu":
-        raise ValueError(f"x of dtype {array.dtype}: pass numbers; texts as token counts (a sparse matrix)")
+    array = array_of("x", part, cure=NUMBERS)
     return array.reshape(len(array), -1).astype(np.float32)
+
+
+def _inputs(x: Any) -> Any:
+    """Inputs that can be asked for their shape and for a part of them; lists become arrays."""
+    sparse = str(getattr(x, "layout", "torch.strided")) != "torch.strided"
+    if sparse or not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "__getitem__"):
+        x = array_of("x", x, cure=NUMBERS)
+    if not len(x.shape) or not np.prod(x.shape[1:]):
+        raise ValueError(f"x of shape {tuple(x.shape)}: pass an array (n, …), one example after the other")
+    return x
 
 
 def on_host(array: Any) -> npt.NDArray[Any]:

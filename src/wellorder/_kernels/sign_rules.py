@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import is_real, room_for, shown, whole_number
 from wellorder._order import Signs, uniforms
 
 
@@ -34,7 +35,9 @@ class Deterministic:
         return np.inf
 
     def thresholds(self, seed: int, epoch: int, start: int, count: int) -> npt.NDArray[np.float64]:  # noqa: ARG002
-        return np.zeros(count)
+        whole_number("count", count, least=0)
+        with room_for("count", count):
+            return np.zeros(count)
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,9 @@ class Walk:
     c: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.c, int | float | np.number) or not (np.isfinite(self.c) and self.c > 0):
+        if not is_real(self.c) or self.c <= 0:
             raise ValueError(
-                f"c={self.c!r}: the walk's scale must be a positive number; try 30 * log(d * n / 0.01)"
+                f"c={shown(self.c)}: the walk's scale must be a positive number; try 30 * log(d * n / 0.01)"
             )
         object.__setattr__(self, "c", float(self.c))
 
@@ -67,11 +70,12 @@ class Walk:
         return self.c * (1.0 - 2.0 * uniforms(seed, epoch, "walk", start, count))
 
 
-def checked_rule(rule: SignRule) -> SignRule:
+def checked_rule(rule: Any) -> SignRule:
     """Take a sign rule; refuses anything else, the class of one included."""
     if isinstance(rule, type) or not hasattr(rule, "thresholds") or not hasattr(rule, "limit"):
-        raise ValueError(f"rule={rule!r}: pass a sign rule, Deterministic() or Walk(c)")
-    return rule
+        raise ValueError(f"rule={shown(rule)}: pass a sign rule, Deterministic() or Walk(c)")
+    checked: SignRule = rule
+    return checked
 
 
 def signs_of(rule: SignRule, seed: int, epoch: int, values: npt.NDArray[np.float64]) -> tuple[Signs, int]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import array_of, whole_number
 from wellorder._compiled import jit
 from wellorder._order import Rows, Signals, Vector
 
@@ -48,32 +49,47 @@ class TensorRows:
         return TensorRows(apart)
 
 
-def block_of(signals: Any, count: int) -> Rows | Signals:
-    """Take the caller's signals as NumPy rows where that needs no copy, else as `Signals`; checks them."""
-    if isinstance(signals, np.ndarray):  # first: asking whether something is a protocol takes 0.1 ms
-        block: Rows | Signals = _float_rows(signals)
-    elif isinstance(signals, Signals):
+def block_of(signals: Any, count: int | None, name: str = "signals") -> Rows | Signals:
+    """Take the caller's signals as NumPy rows where that needs no copy, else as `Signals`; checks them.
+
+    ``count`` is how many there must be; None for any.
+    """
+    if type(signals) is np.ndarray:  # first: asking whether something is a protocol takes 0.1 ms
+        block: Rows | Signals = _float_rows(signals, name)
+    elif isinstance(signals, Signals) and not isinstance(signals, type):
         block = signals
     elif hasattr(signals, "detach"):
-        tensor = signals.detach()
-        _check_rows("signals", tuple(tensor.shape))
-        if tensor.is_complex():
-            raise ValueError(f"signals of dtype {tensor.dtype}: pass real numbers (float32 or float64)")
-        if not tensor.is_floating_point():
-            tensor = wide(tensor)
-        elif tensor.element_size() < 4:
-            tensor = tensor.float()
-        block = _float_rows(np.asarray(tensor)) if tensor.device.type == "cpu" else TensorRows(tensor)
+        block = _tensor_rows(signals.detach(), name)
+    elif count == 0 and hasattr(signals, "__len__") and not len(signals):
+        block = np.empty((0, 1))
     else:
-        block = _float_rows(np.asarray(signals)) if count or len(signals) else np.empty((0, 1))
-    if len(block) != count:
-        raise ValueError(f"{len(block)} signals for {count} units; pass one signal (row) per unit")
+        block = _float_rows(array_of(name, signals, cure="pass a 2-D array (b, d), one row per unit"), name)
+    if count is not None and len(block) != count:
+        raise ValueError(f"{len(block)} {name} for {count} units; pass one signal (row) per unit")
     return block
 
 
-def dense(signals: Any, count: int, name: str = "signals") -> Rows:
+def _tensor_rows(tensor: Any, name: str) -> Rows | Signals:
+    """A tensor's rows: NumPy's on the CPU, where nothing is copied; where they are on an accelerator."""
+    _check_rows(name, tuple(tensor.shape))
+    if tensor.is_complex():
+        raise ValueError(f"{name} of dtype {tensor.dtype}: pass real numbers (float32 or float64)")
+    if tensor.device.type == "meta":
+        raise ValueError(f"{name} on the device 'meta' hold no numbers; pass tensors that do")
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.to_dense()
+    if not tensor.is_floating_point():
+        tensor = wide(tensor)
+    elif tensor.element_size() < 4:
+        tensor = tensor.float()
+    return _float_rows(np.asarray(tensor), name) if tensor.device.type == "cpu" else TensorRows(tensor)
+
+
+def dense(signals: Any, count: int | None, name: str = "signals") -> Rows:
     """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use."""
-    block = block_of(signals, count)
+    if count is not None:
+        whole_number("count", count, least=0)
+    block = block_of(signals, count, name)
     if isinstance(block, TensorRows):
         block = np.asarray(block.rows.cpu())
     if not isinstance(block, np.ndarray):
@@ -141,10 +157,10 @@ def not_finite(row: int, name: str = "signals") -> str:
     return f"{name}[{row}] is NaN or infinite (or too large to be squared); {cure}"
 
 
-def _float_rows(array: npt.NDArray[Any]) -> Rows:
-    _check_rows("signals", array.shape)
+def _float_rows(array: npt.NDArray[Any], name: str = "signals") -> Rows:
+    _check_rows(name, array.shape)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"signals of dtype {array.dtype}: pass real numbers (float32 or float64)")
+        raise ValueError(f"{name} of dtype {array.dtype}: pass real numbers (float32 or float64)")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
     return np.ascontiguousarray(array)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wellorder._arguments import flag, path_of, shown, whole_number
 from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import RunFolder
 from wellorder.experiments._pool import EpochRow, Job, work_off
@@ -87,15 +88,18 @@ def compare(
     watch
         Told of every row as it is made.
     """
-    wanted, seen = config or Config(), watch or Silent()
+    wanted, seen = Config() if config is None else config, Silent() if watch is None else watch
+    if isinstance(seen, type) or not any(callable(getattr(seen, verb, None)) for verb in ("stage", "row")):
+        raise ValueError(f"watch={shown(watch)}: pass an object with stage(title, rows) and row(label, …)")
     plan = resolve(task, wanted)
-    if not isinstance(jobs, int) or jobs < 1:
-        raise ValueError(f"jobs={jobs!r}: pass an int >= 1")
+    whole_number("jobs", jobs, least=1, most=1024)
+    flag("resume", resume)
     if out is None:
         return _compared(plan, None, jobs, seen)
+    home = path_of("out", out, what="a folder")
     if resume:
-        _check_same(RunFolder(Path(out)), plan)
-    with RunFolder.claimed(Path(out), resume=resume) as folder:
+        _check_same(RunFolder(home), plan)
+    with RunFolder.claimed(home, resume=resume) as folder:
         if not resume:
             given = {"task": plan.task.name, **wanted.given()}
             folder.write("config.json", {"given": given, "resolved": plan.described()})

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wellorder._arguments import instance_of, shown
 from wellorder._order import Policy, describe
 from wellorder.experiments._names import check_policies, named_policies
 from wellorder.experiments._tasks import Task, task_of
@@ -16,6 +17,7 @@ from wellorder.policies import REGISTRY, entry_of
 from wellorder.report._table import Metric
 
 DEFAULT = tuple(entry.name for entry in REGISTRY if entry.compared)
+PARTS = ("name", "title", "metrics", "step_size", "epochs", "grid", "check", "train")
 VERBS = ("needs", "init", "observe", "advance")
 TUNING = ("", "baseline", "each")
 
@@ -50,6 +52,7 @@ class Config:
         Traceback (most recent call last):
         ValueError: holds epochs='5'
         """
+        instance_of("data", data, Mapping, "pass what Config.given returned")
         for name, value in data.items():
             listed = {"policies": str, "seeds": int}.get(name)
             kinds = {"epochs": int, "cohort": int, "local_steps": int, "tune": str, "baseline": str}
@@ -59,7 +62,7 @@ class Config:
                 else isinstance(value, kinds.get(name, (int, float))) and not isinstance(value, bool)
             )  # fmt: skip
             if not good or name not in {field.name for field in fields(cls)}:
-                raise ValueError(f"holds {name}={value!r}")
+                raise ValueError(f"holds {name}={shown(value)}")
         return cls(**data)
 
     def given(self) -> dict[str, Any]:
@@ -121,7 +124,10 @@ class ComparisonPlan:
 
 def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     """Check everything that can be checked before anything is computed."""
+    instance_of("config", config, Config, "pass a wellorder.experiments.Config")
     chosen = task_of(task) if isinstance(task, str) else task
+    if isinstance(chosen, type) or not all(hasattr(chosen, part) for part in PARTS):
+        raise ValueError(f"task={shown(task)}: pass the name of a task, or such as problem_task(problem, …)")
     named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
     for label, policy in named.items():
         if not isinstance(label, str) or not label.strip() or not label.isprintable():

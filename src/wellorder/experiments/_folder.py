@@ -38,8 +38,9 @@ try:
 except ImportError:  # no POSIX system: folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
+from wellorder._arguments import flag, instance_of, path_of, shown, whole_number
 from wellorder._saving import TEMPORARY, write_text
-from wellorder.report._table import KEYS, Table, joined, read_table, write_table
+from wellorder.report._table import KEYS, Table, checked_table, joined, read_table, write_table
 
 LOCK = ".lock"
 ANEW = "put it back, or start anew in another folder"
@@ -59,6 +60,7 @@ class RunFolder:
     @contextmanager
     def claimed(cls, path: Path, *, resume: bool = False) -> Iterator[RunFolder]:
         """`start` for the length of a ``with`` block, in which no other process can have the folder."""
+        path, resume = path_of("path", path), flag("resume", resume)
         if resume:
             cls(path)._begun()
         try:
@@ -79,6 +81,7 @@ class RunFolder:
     @classmethod
     def start(cls, path: Path, *, resume: bool = False) -> RunFolder:
         """Make the folder, or take up the one that a broken run has left."""
+        path, resume = path_of("path", path), flag("resume", resume)
         folder = cls(path)
         if resume:
             folder._begun()
@@ -100,7 +103,7 @@ class RunFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read one of the folder's JSON files; None if it is not there."""
-        file = self.path / name
+        file = self.path / path_of("name", name, what="the name of a file").name
         if not file.exists():
             return None
         try:
@@ -124,7 +127,9 @@ class RunFolder:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write one of the folder's JSON files."""
-        write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False))
+        file = self.path / path_of("name", name, what="the name of a file").name
+        instance_of("content", content, Mapping, "pass a mapping of plain data")
+        write_text(file, json.dumps(content, indent=2, ensure_ascii=False))
 
     def keep(self, policy: int, seed: int, table: Table) -> None:
         """Keep a finished cell: the table of the ``policy``-th policy and one seed."""
@@ -133,6 +138,10 @@ class RunFolder:
     def kept(self, policy: int, label: str, seed: int, *, rows: int, columns: Sequence[str]) -> Table | None:
         """A finished cell's table, or None; refuses one that is not of ``label``, or not so large."""
         cell = self._cell(policy, seed)
+        whole_number("rows", rows, least=1)
+        instance_of("label", label, str, "pass the policy's label, as a string")
+        if isinstance(columns, str) or not all(isinstance(name, str) for name in _listed(columns)):
+            raise ValueError(f"columns={shown(columns)}: pass a list of columns' names")
         if not cell.exists():
             return None
         name = f"cells/{cell.name}"
@@ -150,6 +159,11 @@ class RunFolder:
 
     def seal(self, cells: Sequence[Table]) -> Table:
         """Write the run's tables from all its cells, in their order; returns the whole, with the clock."""
+        instance_of("cells", cells, list, "pass a list of tables")
+        for cell in cells:
+            checked_table(cell, "cells")
+        if not cells:
+            raise ValueError("cells=[]: pass at least one table")
         whole = joined(cells)
         clock = [name for name in ("policy", "seed", "epoch", "seconds") if name in whole.column_names]
         bare = whole.drop_columns(["seconds"]) if "seconds" in whole.column_names else whole
@@ -180,7 +194,8 @@ class RunFolder:
         return f"This run was resumed under other conditions: {'; '.join(changes)}." if changes else ""
 
     def _cell(self, policy: int, seed: int) -> Path:
-        return self.path / "cells" / f"policy{policy}-seed{seed}.parquet"
+        number = whole_number("policy", policy, least=0)
+        return self.path / "cells" / f"policy{number}-seed{whole_number('seed', seed, least=0)}.parquet"
 
     def _begun(self) -> dict[str, Any]:
         found = self.read("config.json")
@@ -333,6 +348,10 @@ def _owner(file: Path) -> str:
         return file.read_text(encoding="utf-8") or "another process"
     except (OSError, ValueError):
         return "another process"
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, list | tuple) else [None]
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> ValueError:

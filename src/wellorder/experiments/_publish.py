@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wellorder._arguments import instance_of
 from wellorder._order import describe
 from wellorder._saving import write_text
 from wellorder.experiments._compare import Comparison
@@ -24,8 +25,9 @@ from wellorder.report._verdict import Kind, final_values, headline
 
 def publish(done: Comparison) -> Path:
     """Write ``summary.json``, ``overview.png``, ``costs.png`` and ``report.html`` into the run's folder."""
+    instance_of("done", done, Comparison, "pass what compare returned")
     if done.folder is None:
-        raise ValueError("this comparison was kept in no folder; pass out=... to compare")
+        raise ValueError("done: this comparison was kept in no folder; pass out=... to compare")
     path, metrics = done.folder.path, done.plan.task.metrics
     write_text(path / "summary.json", json.dumps(summary(done), indent=2, ensure_ascii=False))
     save_picture(picture(done.table, metrics, done.plan.task.title), path / "overview.png")
@@ -36,6 +38,7 @@ def publish(done: Comparison) -> Path:
 
 def summary(done: Comparison) -> dict[str, Any]:
     """The answer as plain data, for scripts: verdicts and final values; what is not finite is null."""
+    instance_of("done", done, Comparison, "pass what compare returned")
     finals = {
         label: {m.column: _spread(curves(done.table, label, m.column)) for m in done.plan.task.metrics}
         for label in done.plan.policies

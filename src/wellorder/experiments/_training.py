@@ -28,6 +28,7 @@ class Settings:
 
     def check(self, n: int) -> None:
         """Refuse what cannot be run on ``n`` units."""
+        whole_number("n", n, least=1)
         real_number("step_size", self.step_size, above=0)
         whole_number("epochs", self.epochs, least=1)
         check_rounds(n, self.cohort, self.local_steps, self.server_step)

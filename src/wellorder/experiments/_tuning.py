@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from wellorder._arguments import function, instance_of, numbers, shown
+
 COARSE = (1e-2, 1e-1, 1e0)
 Loss = Callable[[Sequence[float]], Sequence[float]]
 
@@ -50,6 +52,7 @@ class Search:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Search:
         """Undo `as_data`; refuses what it cannot have made."""
+        instance_of("data", data, Mapping, "pass what Search.as_data returned")
         try:
             tried = {float(value): np.inf if loss is None else float(loss) for value, loss in data["tried"]}
             coarse, fine = (tuple(float(value) for value in data[name]) for name in ("coarse", "fine"))
@@ -85,9 +88,12 @@ def two_stage(losses: Loss, coarse: Sequence[float] = COARSE) -> Search:
     >>> two_stage(lambda grid: [abs(np.log10(value) + 1.4) for value in grid]).best.__round__(4)
     0.0316
     """
-    first = tuple(sorted(float(value) for value in coarse))
-    if not first or first[0] <= 0 or not np.isfinite(first[-1]):
-        raise ValueError(f"coarse={tuple(coarse)}: pass one or more positive step sizes")
+    function("losses", losses, "from step sizes to their losses")
+    cure = "pass one or more positive step sizes"
+    grid = numbers("coarse", coarse, cure=cure)
+    first = tuple(sorted(grid.ravel().tolist()))
+    if grid.ndim != 1 or not first or not 0 < first[0] <= first[-1] < np.inf:
+        raise ValueError(f"coarse={shown(coarse)}: {cure}")
     tried = _evaluate(losses, first)
     second = fine_grid(_best(tried))
     tried |= _evaluate(losses, [value for value in second if value not in tried])
@@ -97,7 +103,10 @@ def two_stage(losses: Loss, coarse: Sequence[float] = COARSE) -> Search:
 
 
 def _evaluate(losses: Loss, grid: Sequence[float]) -> dict[float, float]:
-    found = [float(loss) for loss in losses(grid)]
+    cure = f"return one loss for each of the {len(grid)} step sizes"
+    found = numbers("losses(grid)", losses(grid), cure=cure).tolist() if len(grid) else []
+    if not isinstance(found, list) or len(found) != len(grid):
+        raise ValueError(f"losses(grid)={shown(found)}: {cure}")
     return {value: loss if np.isfinite(loss) else np.inf for value, loss in zip(grid, found, strict=True)}
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wellorder._arguments import numbers, shown, whole_number
 from wellorder._datasets.files import Dataset
 from wellorder._datasets.natural import Text
 from wellorder._datasets.partitions import Partition, by_client
@@ -40,6 +41,11 @@ class ClientData:
         if not isinstance(self.partition, Partition):
             object.__setattr__(self, "partition", Partition.of_lists(self.partition))
         for name in ("inputs", "labels", "test_inputs", "test_labels"):
+            self._check_array(name, getattr(self, name))
+        whole_number("classes", self.classes, least=0)
+        for name in ("mean", "std"):
+            numbers(name, getattr(self, name), cure="pass one number for each channel")
+        for name in ("inputs", "labels", "test_inputs", "test_labels"):
             values = getattr(self, name)
             if values is not None and np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
                 bad = int((~np.isfinite(np.asarray(values)).reshape(len(values), -1).all(axis=1)).argmax())
@@ -55,6 +61,14 @@ class ClientData:
             raise ValueError(
                 f"partition names example {top}, but there are {len(self.inputs)}; partition these labels"
             )
+
+    def _check_array(self, name: str, array: Any) -> None:
+        if array is None and name.startswith("test_"):
+            return
+        rank = 2 if name.endswith("inputs") else 1
+        good = isinstance(array, np.ndarray) and array.dtype.kind in "fiub" and array.ndim >= rank
+        if not good or not array.size:
+            raise ValueError(f"{name}={shown(array)}: pass a NumPy array of numbers, one entry an example")
 
     @property
     def images(self) -> bool:
@@ -72,6 +86,8 @@ def federate(dataset: Dataset | Text, partition: Partition | None = None) -> Cli
         return ClientData(
             dataset.train, dataset.train_labels, split, dataset.test, dataset.test_labels, dataset.classes
         )
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset={shown(dataset)}: pass a Dataset or a Text, such as mnist(folder)")
     if partition is None:
         raise ValueError(
             "partition=None: images do not say who holds them; pass one, e.g. label_shards(labels, 100)"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-import numpy as np
-
-from wellorder._arguments import real_number, whole_number
-from wellorder._clients.availability import Always, Availability
-from wellorder._order import Policy, describe
+from wellorder._arguments import flag, one_of, path_of, real_number, shown, whole_number
+from wellorder._clients.availability import Always, Availability, availability_of
+from wellorder._order import Policy, describe, policy_of
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,19 @@ class Config:
             whole_number(name, getattr(self, name), least=0)
         if self.batch is not None:
             whole_number("batch", self.batch, least=1)
-        if not (np.isfinite(self.clip) and self.clip >= 0):
-            raise ValueError(f"clip={self.clip!r}: pass the longest gradient allowed, or 0 not to clip")
-        for name, choices in (
-            ("weighting", ("size", "equal")),
-            ("precision", ("float64", "float32", "tf32", "bf16")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: pass one of {', '.join(choices)}")
+        real_number("clip", self.clip, least=0)
+        one_of("weighting", self.weighting, ("size", "equal"))
+        one_of("precision", self.precision, ("float64", "float32", "tf32", "bf16"))
+        one_of("mode", self.mode, ("auto", "loop", "stacked", "vmap"))
+        for name in ("augment", "graph"):
+            flag(name, getattr(self, name))
+        availability_of(self.availability)
+        if self.local is not None:
+            policy_of(self.local, "local")
+        if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device={shown(self.device)}: pass 'cpu', 'cuda' or such as 'cuda:1'")
+        if self.checkpoint is not None:
+            path_of("checkpoint", self.checkpoint)
         if self.looks > 1 and self.evaluate != 1:
             raise ValueError(
                 f"looks={self.looks}, evaluate={self.evaluate}: pass evaluate=1 to look inside epochs"
@@ -117,7 +121,9 @@ def paper_config(step_size: float, rounds: int = 20_000, *, clients: int = 1000,
     >>> paper_config(0.1).epochs
     200
     """
-    cohort = int(changes.pop("cohort", 10))
+    cohort = whole_number("cohort", changes.pop("cohort", 10), least=1)
+    whole_number("rounds", rounds, least=1)
+    whole_number("clients", clients, least=1)
     each = -(-clients // cohort)
     return Config(
         step_size, max(1, rounds // each), cohort=cohort, **{"clip": 10.0, "augment": True, **changes}

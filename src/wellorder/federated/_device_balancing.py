@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from wellorder._clients.queue import Queue, Rounds
+from wellorder._kernels.balance import TIE
 from wellorder._order import Policy
 from wellorder.federated._parameters import BLOCK
 
@@ -179,13 +180,13 @@ def _gram(vectors: Tensor) -> Tensor:
 def _decide(products: Tensor, thresholds: Tensor) -> Tensor:
     """The values ⟨s, z_t⟩ by the recursion ⟨s + εz_t, z_j⟩ = ⟨s, z_j⟩ + ε⟨z_t, z_j⟩, as on the host.
 
-    A product that is zero up to rounding is a tie.
+    A product that is zero up to rounding is a tie, by the rule of `TIE`.
     """
     count = thresholds.shape[1]
     along = products[:, count, :count]
     norms = products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-    lengths = norms[:, count : count + 1] + norms[:, :count].cumsum(dim=1) - norms[:, :count]
-    slack = 2.3e-16 * lengths * norms[:, :count]
+    lengths = norms[:, count : count + 1] + norms[:, :count].cumsum(dim=1)
+    slack = TIE * lengths * norms[:, :count]
     values = []
     for t in range(count):
         value = along[:, t]

@@ -6,9 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wellorder._arguments import instance_of
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData, Store, as_inputs
 from wellorder.federated._parameters import Layout
+
+ONE_EACH = "return a tensor with one loss for each example"
 
 BATCH = {"cpu": 1000, "cuda": 5000}
 """Examples measured at once."""
@@ -68,4 +71,5 @@ class Evaluator:
         right = torch.full((), float("nan"), dtype=torch.float64, device=labels.device)
         if outputs.ndim == 2 and not labels.is_floating_point():
             right = (outputs.argmax(dim=1) == labels).double().sum()
-        return torch.stack([self.loss(outputs, labels).double().sum(), right])
+        losses = instance_of("loss(outputs, labels)", self.loss(outputs, labels), Tensor, ONE_EACH)
+        return torch.stack([losses.double().sum(), right])

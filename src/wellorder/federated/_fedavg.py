@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import real_number, seed_of, whole_number
-from wellorder._clients.availability import Always, Availability
+from wellorder._clients.availability import Always, Availability, availability_of
 from wellorder._clients.queue import Queue, check_draws, plan_epoch
 from wellorder._measure import at_once
-from wellorder._order import Needs, Order, Policy
+from wellorder._order import Needs, Order, Policy, policy_of
 from wellorder._training import Close, Moment, Recorder, Run, Visit, drawn_back, moments
-from wellorder.federated._local_steps import FullGradient, Local, Rounds
-from wellorder.problems._problem import Matrix, Point, Problem, start_of
+from wellorder.federated._local_steps import FullGradient, Local, Rounds, local_of
+from wellorder.problems._problem import Matrix, Point, Problem, problem_of, start_of
 
 
 def fedavg(
@@ -79,10 +79,13 @@ def fedavg(
     """
     step_size = real_number("step_size", step_size, above=0)
     epochs = whole_number("epochs", epochs, least=1)
-    check_rounds(problem.n, cohort, local_steps, server_step)
+    policy_of(policy)
+    if availability is not None:
+        availability_of(availability)
+    check_rounds(problem_of(problem).n, cohort, local_steps, server_step)
     check_draws(policy, cohort, availability is None or isinstance(availability, Always))
     weight = real_number("proximal", proximal, least=0)
-    solver = FullGradient() if local is None else local
+    solver = FullGradient() if local is None else local_of(local)
     first, memory = start_of(problem, start), solver.init(problem, seed)
     plan = Rounds(step_size, cohort, local_steps)
 

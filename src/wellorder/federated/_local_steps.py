@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import array_of, shown
 from wellorder._compiled import fast, jit
-from wellorder._order import Order, Policy, frozen, is_permutation, rng
+from wellorder._order import Order, Policy, frozen, is_permutation, policy_of, rng
 from wellorder.problems import Logistic, Quadratics
-from wellorder.problems._problem import Matrix, Point, Problem, start_of, steps
+from wellorder.problems._problem import Matrix, Point, Problem, problem_of, start_of, steps
 
 M = TypeVar("M")
 Trained = tuple[M, Matrix, Matrix]
@@ -121,16 +122,16 @@ def clients(problem: Problem, groups: int | Sequence[npt.ArrayLike]) -> Clients:
            [2, 3],
            [4, 5]])
     """
-    if isinstance(groups, int | np.integer):
+    problem_of(problem)
+    if isinstance(groups, int | np.integer) and not isinstance(groups, bool):
         if groups < 1 or problem.n % groups:
             raise ValueError(
-                f"groups={groups}: {problem.n} units do not fall into so many equal groups; pass a divisor"
+                f"groups={shown(groups)}: {problem.n} units do not fall into so many equal groups; "
+                "pass a divisor"
             )
         return Clients(problem, frozen(np.arange(problem.n).reshape(groups, -1)))
-    sizes = sorted({np.size(group) for group in groups})
-    if len(sizes) != 1:
-        raise ValueError(f"groups of {sizes} units: pass groups of one size")
-    members = np.stack([np.asarray(group) for group in groups])
+    cure = "pass a number of groups, or a list of groups of one size, 1-D lists of units"
+    members = array_of("groups", groups, cure=cure, kinds="iu")
     if members.ndim != 2 or not is_permutation(members.ravel(), problem.n):
         raise ValueError(
             f"groups must hold each of the units 0..{problem.n - 1} exactly once; pass 1-D lists of units"
@@ -180,6 +181,9 @@ class LocalSGD:
     """
 
     policy: Policy[Any]
+
+    def __post_init__(self) -> None:
+        policy_of(self.policy)
 
     def init(self, problem: Problem, seed: int) -> tuple[_Client, ...]:
         own = _served(problem).members
@@ -231,11 +235,22 @@ class _Client:
     at: int = 0
 
 
+def local_of(local: Any) -> Any:
+    """Take a local solver; refuses anything else, the class of one included."""
+    if isinstance(local, type) or not all(
+        callable(getattr(local, verb, None)) for verb in ("init", "rounds")
+    ):
+        raise ValueError(
+            f"local={shown(local)}: pass FullGradient(), LocalSGD(policy) or a solver of your own"
+        )
+    return local
+
+
 def _served(problem: Problem) -> Clients:
     if isinstance(problem, Clients):
         return problem
     raise ValueError(
-        f"problem={problem!r}: local example ordering needs clients with examples; "
+        f"problem={shown(problem)}: local example ordering needs clients with examples; "
         "make them by wellorder.federated.clients(problem, count)"
     )
 

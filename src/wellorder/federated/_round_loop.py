@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from wellorder._clients.availability import Always
 from wellorder._clients.queue import Queue, Rounds, plan_epoch
 from wellorder._kernels.sketch import FlatSketch, fold
-from wellorder._order import Needs, Order, Policy
+from wellorder._measure import strayed
+from wellorder._order import Needs, Order, Policy, rng
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData, Store
 from wellorder.federated._config import Config
@@ -30,6 +31,8 @@ from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, 
 from wellorder.federated._parameters import layout_of
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
+COORDINATES = 1024
+"""Parameters through which the servers' ways are seen, at most."""
 NUMBERS = 2**21
 """Random numbers drawn ahead for one stretch of rounds, at most."""
 TRIALS = 3
@@ -46,6 +49,8 @@ class Run:
     clock: int = 0
     """Rounds so far, idle ones too."""
     orders: list[Order] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    """The order error of each epoch so far, as its rounds showed it."""
     local: LocalOrdering | None = None
 
 
@@ -144,6 +149,7 @@ class RoundLoop:
         watching = [r for r, run in enumerate(self.runs) if run.policy.needs.at_visits()]
         self.balanced = [r for r in watching if balance and kind_of(self.runs[r].policy)]
         self.told = [r for r in watching if r not in self.balanced]
+        self.path = ServerPath(dim, jobs, device)
         self.inputs: RoundInputs | None = None
         self.groups: list[DeviceBalancing] = []
         self.signals: dict[int, Tensor] = {}
@@ -197,6 +203,7 @@ class RoundLoop:
         # A client that comes again in an epoch draws as one of numbers beyond those of all clients.
         visits = torch.from_numpy(plan.clients + len(self.store.sizes) * plan.repeats)
         inputs = self._buffers(len(plan.counts))
+        self.path.open(self.servers, len(plan.counts))
         looks, length = config.looks, len(plan.counts)
         marks = {round(length * i / looks) for i in range(1, looks)} - {0, length}
         keys = epoch_keys(seeds, epoch, self.servers.device)
@@ -214,6 +221,7 @@ class RoundLoop:
                 group.fill(start, stop)
             for turn in range(start, stop):
                 self._round(inputs, plan, turn)
+                self.path.pass_by(self.servers, turn)
                 if self.watch is not None:
                     self.watch(turn + 1, length)
                 if self.look is not None and turn + 1 in marks:
@@ -222,6 +230,8 @@ class RoundLoop:
                 group.read(stop - start)
         for group in self.groups:
             group.close(queues)
+        for run, error in zip(self.runs, self.path.order_errors(plan.counts), strict=True):
+            run.errors.append(error)
 
     def _round(self, inputs: RoundInputs, plan: Plan, turn: int) -> None:
         """One round: on the device, then what the host must see of it."""
@@ -308,6 +318,48 @@ class RoundLoop:
                     run.local.see(int(clients[r, place]), step, grads[r * cohort + place])  # type: ignore[union-attr]
 
         return seen
+
+
+class ServerPath:
+    """Where the servers passed in an epoch, seen through some coordinates: it shows how far the order strays.
+
+    A round moves the server by −γ times the mean of its clients' signals, so its way tells the rounds' sums,
+    and they the order error, without a look at any signal. A model with more than ``coordinates`` parameters
+    is seen through so many random ones, scaled so that lengths keep their expectation.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        jobs: Sequence[tuple[Policy[Any], Config]],
+        device: torch.device,
+        coordinates: int = COORDINATES,
+    ) -> None:
+        count = min(dim, coordinates)
+        chosen = np.sort(rng(0, 0, "server path").permutation(dim)[:count])
+        self.chosen = torch.from_numpy(chosen).to(device)
+        stretch = float(np.sqrt(dim / count))
+        self.scales = [stretch / (own.step_size * own.local_steps) for _, own in jobs]
+        self.points: Tensor | None = None
+
+    def open(self, servers: Tensor, rounds: int) -> None:
+        """Note an epoch's first points."""
+        if self.points is None or len(self.points) <= rounds:
+            self.points = servers.new_empty(rounds + 1, len(servers), len(self.chosen))
+        self.pass_by(servers, -1)
+
+    def pass_by(self, servers: Tensor, turn: int) -> None:
+        """Note where the servers are after a round."""
+        torch.index_select(servers, 1, self.chosen, out=self.points[turn + 1])  # type: ignore[index]
+
+    def order_errors(self, counts: npt.NDArray[np.int64]) -> list[float]:
+        """Each run's order error in the epoch, in units of a local step's gradient."""
+        points = self.points[: len(counts) + 1].double().cpu().numpy()  # type: ignore[index]
+        sums = np.diff(points, axis=0) * counts[..., None]
+        return [
+            self.scales[r] * strayed(np.ascontiguousarray(sums[:, r]), counts[:, r].astype(np.float64))
+            for r in range(counts.shape[1])
+        ]
 
 
 class CapturedRound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from wellorder._arguments import function, shown
 from wellorder._clients.availability import Always
 from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
-from wellorder._order import Keeps, Order, Policy, describe, keeps_of
-from wellorder._saving import load_state, save_state
+from wellorder._order import Keeps, Order, Policy, describe, keeps_of, policy_of
+from wellorder._saving import load_state, save_state, sweep
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData
 from wellorder.federated._config import Config
@@ -45,7 +46,8 @@ class Simulation:
     policy: Any
     config: Config
     table: dict[str, npt.NDArray[np.float64]] = field(repr=False)
-    """By evaluation: epoch, round, train_loss, train_accuracy, test_loss, test_accuracy, missed."""
+    """By evaluation: epoch, round, train_loss, train_accuracy, test_loss, test_accuracy, order_error (of the
+    epoch just over; NaN before the first), missed."""
     orders: Order = field(repr=False)
     """(epochs, N): the order that each epoch really followed, those who were missed at its end."""
     weights: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -54,6 +56,9 @@ class Simulation:
     """The policy's last state, whose unit u is client ``units[u]``."""
     units: Order = field(repr=False)
     """(N,): 0..N-1 unless clients were missed and the policy balances; then who came when decides."""
+    order_error: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    """(epochs,): each epoch's order error as the server's way shows it, in units of a gradient: that of the
+    pseudo-gradients along the way, through up to 1,024 parameters. For `wellorder.theory`."""
     seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
 
@@ -94,6 +99,8 @@ def simulate(
     >>> run.orders.shape, bool(run.table["train_loss"][-1] < run.table["train_loss"][0])
     ((3, 12), True)
     """
+    if not isinstance(config, Config):
+        raise ValueError(f"config={shown(config)}: pass a wellorder.federated.Config")
     return simulate_many(model, data, [(policy, config)], loss=loss, progress=progress, watch=watch)[0]
 
 
@@ -106,7 +113,10 @@ def simulate_many(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> list[Simulation]:
-    """`simulate` for several runs that share device and data; only policy, seed, step size and sketch differ."""
+    """`simulate` for several runs side by side; policy, seed, step size and sketch may differ."""
+    function("loss", loss, "from outputs and labels to one loss for each example")
+    if progress is not None:
+        function("progress", progress, "of the epochs done and each run's newest row")
     runs = Runs(model, data, jobs, loss)
     runs.loop.watch = watch
     with precision_of(jobs[0][1].precision):
@@ -187,8 +197,9 @@ class Runs:
         """Add a row to each run's table."""
         for r, run in enumerate(self.loop.runs):
             head = {"epoch": epoch, "round": clocks[r]}
+            error = {"order_error": run.errors[-1] if run.errors else np.nan}
             missed = {"missed": float(len(run.queue.absent))}
-            self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **missed})
+            self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **error, **missed})
             self.seconds[r].append(self.spent)
         return [rows[-1] for rows in self.rows]
 
@@ -198,7 +209,7 @@ class Runs:
         weights = {**trainer.layout.named(self.loop.servers[r]), **constants}
         return Simulation(
             run.policy, run.config, _columns(self.rows[r]), np.array(run.orders), weights, run.queue.state,
-            run.queue.units, np.array(self.seconds[r]),
+            run.queue.units, np.array(run.errors), np.array(self.seconds[r]),
         )  # fmt: skip
 
     def fingerprint(self) -> str:
@@ -216,6 +227,7 @@ class Runs:
         runs = {
             f"{r}": {
                 "queue": run.queue.saved(), "clock": run.clock, "orders": np.array(run.orders),
+                "errors": np.array(run.errors, np.float64),
                 "local": run.local.saved() if run.local else {},
                 "table": _columns(self.rows[r]), "seconds": np.array(self.seconds[r]),
             }
@@ -226,32 +238,51 @@ class Runs:
 
     def _resume(self) -> int:
         path = self.config.checkpoint
-        if path is None or not Path(path).exists():
+        if path is None:
             return 0
-        saved = load_state(path)
+        sweep(path)
+        if not Path(path).exists():
+            return 0
+        try:
+            saved = load_state(path)
+        except ValueError as error:
+            raise ValueError(f"checkpoint={str(path)!r}: {error}") from None
         if saved.get("fingerprint") != self.fingerprint():
             raise ValueError(
                 f"checkpoint={str(path)!r} belongs to another run ({saved.get('fingerprint')}); "
                 "pass another file, or delete it to start anew"
             )
+        try:
+            self._restore(saved)
+            return int(saved["epochs"])
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"checkpoint={str(path)!r} is damaged ({error!r}); delete it to start anew"
+            ) from error
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
         self.loop.servers.copy_(torch.from_numpy(saved["servers"]))
         self.spent = float(saved["spent"])
         for r, run in enumerate(self.loop.runs):
             own = saved["runs"][f"{r}"]
             run.queue.restore(own["queue"])
             run.clock, run.orders = own["clock"], list(own["orders"])
+            run.errors = own["errors"].tolist()
             if run.local:
                 run.local.restore(own["local"])
             count = len(next(iter(own["table"].values()), ()))
             self.rows[r] = [{k: float(column[i]) for k, column in own["table"].items()} for i in range(count)]
             self.seconds[r] = own["seconds"].tolist()
-        return int(saved["epochs"])
 
 
 def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> None:
     """Refuse runs that cannot share a device, and rounds larger than the federation."""
-    if not jobs:
-        raise ValueError("jobs=[]: pass at least one (policy, config)")
+    if not isinstance(data, ClientData):
+        raise ValueError(f"data={shown(data)}: pass a ClientData, such as federate(dataset, partition)")
+    if not isinstance(jobs, list | tuple) or not jobs or not all(map(_is_job, jobs)):
+        raise ValueError(f"jobs={shown(jobs)}: pass a list of (policy, config), at least one")
+    for policy, _ in jobs:
+        policy_of(policy)
     first = jobs[0][1]
     for _, config in jobs[1:]:
         if config.shared() != first.shared():
@@ -265,6 +296,10 @@ def check_jobs(jobs: Sequence[tuple[Policy[Any], Config]], data: ClientData) -> 
         )
     if first.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device={first.device!r}: no CUDA device is visible here; pass device='cpu'")
+
+
+def _is_job(job: Any) -> bool:
+    return isinstance(job, tuple) and len(job) == 2 and isinstance(job[1], Config)
 
 
 def check_policy(policy: Policy[Any], config: Config, n: int, width: int, memory: int = MEMORY) -> None:
@@ -296,9 +331,11 @@ def _model_of(model: str | nn.Module, data: ClientData, seed: int) -> nn.Module:
     """The model itself, or the one that the name stands for, made for the data."""
     if isinstance(model, nn.Module):
         return model
+    if not isinstance(model, str):
+        raise ValueError(f"model={shown(model)}: pass an nn.Module, or a name of NETWORKS")
     if not data.images:
         raise ValueError(
-            f"model={model!r}: models by name take uint8 images; pass an nn.Module for other inputs"
+            f"model={shown(model)}: models by name take uint8 images; pass an nn.Module for other inputs"
         )
     channels, size = data.inputs.shape[1:3]
     return network(model, channels=channels, size=size, classes=data.classes, seed=seed)

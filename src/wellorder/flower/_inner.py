@@ -7,6 +7,8 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
+from wellorder._arguments import shown
+
 
 def layers(inner: Any) -> Iterator[Any]:
     """The inner strategy, and those that it wraps."""
@@ -60,7 +62,7 @@ def check_kind(inner: Any) -> None:
             "strategy of flwr.serverapp.strategy without secure aggregation"
         )
     if not isinstance(inner, Strategy):
-        raise ValueError(f"inner={inner!r}: pass a strategy of flwr.serverapp.strategy, e.g. FedAvg()")
+        raise ValueError(f"inner={shown(inner)}: pass a strategy of flwr.serverapp.strategy, e.g. FedAvg()")
     for layer in layers(inner):
         kind = type(layer).__name__
         if getattr(layer, "orders_clients", False):

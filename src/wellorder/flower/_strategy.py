@@ -17,12 +17,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 from flwr.serverapp.strategy import Result, Strategy
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import one_of, path_of, real_number, seed_of, shown, whole_number
 from wellorder._clients.federation import Federation, Visit
 from wellorder._clients.heterogeneity import expectation
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Signal, odd_ones, shape_of
-from wellorder._order import Policy
+from wellorder._order import Policy, policy_of
 from wellorder.flower._inner import (
     accounts,
     averages,
@@ -99,7 +99,12 @@ class OrderedStrategy(Strategy):
         tolerance: Tolerance | None = None,
     ) -> None:
         _check_settings(policy, cohort, seed, server_step, clients)
-        _check_words(names=(names, "query", "key"), signals=(signals, "auto", "exact", "sketch"))
+        one_of("names", names, ("query", "key"))
+        one_of("signals", signals, ("auto", "exact", "sketch"))
+        if tolerance is not None and not isinstance(tolerance, Tolerance):
+            raise ValueError(f"tolerance={shown(tolerance)}: pass a wellorder.flower.Tolerance")
+        if state is not None:
+            path_of("state", state)
         check_kind(inner)
         for layer in layers(inner):
             check_inner(layer, cohort, clients)
@@ -480,17 +485,9 @@ def _check_settings(
     seed_of(seed)
     for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
         whole_number(name, count, least=1, cure="pass a number of clients")
-    if not (np.isfinite(server_step) and server_step > 0):
-        raise ValueError(f"server_step={server_step!r}: pass a positive number; 1.0 does not amplify")
-    if policy.needs.at_start(0):
+    real_number("server_step", server_step, above=0)
+    if policy_of(policy).needs.at_start(0):
         raise ValueError(
             f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "
             "not; use PairGraB() or GraB()"
         )
-
-
-def _check_words(**settings: tuple[str, ...]) -> None:
-    """Refuse a setting (the first of each tuple) that is not among the words it may be (the others)."""
-    for name, (value, *words) in settings.items():
-        if value not in words:
-            raise ValueError(f"{name}={value!r}: pass {' or '.join(map(repr, words))}")

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of
-from wellorder._order import Needs, Order, frozen, is_permutation, units_of
+from wellorder._arguments import array_of, seed_of, shown
+from wellorder._order import Needs, Order, frozen, is_permutation, own_state, units_of
 from wellorder.policies._plan import Plan, pass_by
 
 
@@ -34,10 +34,12 @@ class Arbitrary:
     def __post_init__(self) -> None:
         if callable(self.orders):
             return
-        if not hasattr(self.orders, "__len__") or (len(self.orders) and not np.ndim(self.orders[0])):
+        given: Any = self.orders
+        listed = isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim == 2)
+        if not listed or any(isinstance(order, str) or not np.ndim(order) for order in given):
             raise ValueError(
-                f"orders={self.orders!r}: pass a list of permutations, one per epoch ([order] if only one), "
-                "or a function from the epoch to one"
+                f"orders={shown(self.orders)}: pass a list of permutations, one per epoch "
+                "([order] if only one), or a function from the epoch to one"
             )
         if not len(self.orders):
             raise ValueError("orders=[]: pass at least one permutation, or a function from the epoch to one")
@@ -53,7 +55,7 @@ class Arbitrary:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         return Plan(state.seed, epoch, self._order(len(state.order), epoch))
 
     def _order(self, n: int, epoch: int) -> Order:
@@ -68,10 +70,10 @@ class Arbitrary:
 
 
 def _checked(order: Any, n: int, epoch: int) -> Order:
-    array = np.asarray(order)
+    array = array_of(f"orders[{epoch}]", order, cure=f"pass a permutation of 0..{n - 1}")
     if not is_permutation(array, n):
         raise ValueError(
-            f"orders[{epoch}]={array!r} is not a permutation of 0..{n - 1}; list each unit exactly once"
+            f"orders[{epoch}]={shown(array)} is not a permutation of 0..{n - 1}; list each unit exactly once"
         )
     kept: Order = frozen(array.astype(np.int32 if n < 2**31 else np.int64))
     return kept

@@ -13,13 +13,25 @@ from wellorder._kernels.balance import NO_VECTOR, balance_pairs
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._kernels.signals import dense, other_dimension
-from wellorder._order import Keeps, Needs, Order, Rows, Signs, Vector, frozen, shuffled, visit
+from wellorder._order import (
+    Keeps,
+    Needs,
+    Order,
+    Remembered,
+    Rows,
+    Signs,
+    Vector,
+    frozen,
+    own_state,
+    shuffled,
+    visit,
+)
 
 Steps = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class WorkersState:
+class WorkersState(Remembered):
     """Signs by step, the signed sum of all differences, and each worker's signal without a partner."""
 
     seed: int
@@ -74,7 +86,7 @@ class CDGraB:
     def __post_init__(self) -> None:
         checked_rule(self.rule)
         workers = whole_number(
-            "workers", self.workers, least=1, cure="how many workers order their own units"
+            "workers", self.workers, least=1, most=2**20, cure="how many workers order their own units"
         )
         object.__setattr__(self, "workers", workers)
 
@@ -88,6 +100,7 @@ class CDGraB:
         )
 
     def observe(self, state: WorkersState, units: npt.ArrayLike, signals: Any) -> WorkersState:
+        own_state(state, WorkersState)
         steps = visit(state.order, state.seen, units)
         block = dense(signals, len(steps))
         if not len(steps):
@@ -114,7 +127,7 @@ class CDGraB:
         )
 
     def advance(self, state: WorkersState) -> WorkersState:
-        order = state.order.copy()
+        order = own_state(state, WorkersState).order.copy()
         for w in range(self.workers):
             own = slice(w, None, self.workers)
             order[own] = place(order[own].copy(), state.signs[own].copy())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wellorder._arguments import seed_of
-from wellorder._order import Needs, frozen, shuffled
+from wellorder._order import Needs, frozen, own_state, shuffled
 from wellorder.policies._plan import Plan, pass_by
 
 
@@ -28,7 +28,7 @@ class FlipFlop:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         if epoch % 2:
             return Plan(state.seed, epoch, frozen(state.order[::-1].copy()))
         return Plan(state.seed, epoch, shuffled(len(state.order), state.seed, epoch))

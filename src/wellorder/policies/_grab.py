@@ -13,11 +13,22 @@ from wellorder._kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule, signs_of
 from wellorder._kernels.signals import block_of
-from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, shuffled, visit
+from wellorder._order import (
+    Keeps,
+    Needs,
+    Order,
+    Remembered,
+    Signs,
+    Vector,
+    frozen,
+    own_state,
+    shuffled,
+    visit,
+)
 
 
 @dataclass(frozen=True)
-class GraBState:
+class GraBState(Remembered):
     """Signs by step, the signed sum of the centred signals, their plain sum, and last epoch's mean."""
 
     seed: int
@@ -72,6 +83,7 @@ class GraB:
         return GraBState(seed_of(seed), 0, shuffled(n, seed, 0), np.zeros(n, np.int8))
 
     def observe(self, state: GraBState, units: npt.ArrayLike, signals: Any) -> GraBState:
+        own_state(state, GraBState)
         steps = visit(state.order, state.seen, units)
         block = block_of(signals, len(steps))
         if not len(steps):
@@ -108,6 +120,7 @@ class GraB:
         )
 
     def advance(self, state: GraBState) -> GraBState:
+        own_state(state, GraBState)
         order = state.order
         for _ in range(self.reorders):
             order = place(order, state.signs)

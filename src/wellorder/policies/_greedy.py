@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import whole_number
 from wellorder._compiled import jit
-from wellorder._order import Keeps, Needs, frozen, shuffled
+from wellorder._order import Keeps, Needs, frozen, own_state, shuffled
 from wellorder.policies._rows import Kept, keep, opened
 
 
@@ -39,7 +39,7 @@ class Greedy:
         return keep(state, units, signals)
 
     def advance(self, state: Kept) -> Kept:
-        steps = np.flatnonzero(state.marks)
+        steps = np.flatnonzero(own_state(state, Kept).marks)
         if not len(steps):
             return opened(state.order, state.seed, state.epoch + 1)
         rows = state.rows[steps]

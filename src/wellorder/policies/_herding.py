@@ -11,7 +11,7 @@ from wellorder._arguments import whole_number
 from wellorder._kernels.balance import balance_stored
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
-from wellorder._order import Keeps, Needs, shuffled
+from wellorder._order import Keeps, Needs, own_state, shuffled
 from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
 
 
@@ -59,11 +59,11 @@ class Herding:
         return renew(state, units, signals)
 
     def advance(self, state: LatestRows) -> LatestRows:
-        return self.open(state, state.epoch + 1)
+        return self.open(state, own_state(state, LatestRows).epoch + 1)
 
     def open(self, state: LatestRows, epoch: int) -> LatestRows:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
-        order = shuffled(len(state.known), state.seed, epoch)
+        order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
         clipped = state.clipped
         for done in range(self.passes if len(part) else 0):

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from wellorder._arguments import seed_of, whole_number
-from wellorder._order import Needs, Order, frozen, rng, shuffled, units_of
+from wellorder._order import Needs, Order, frozen, own_state, rng, shuffled, units_of
 from wellorder.policies._plan import Plan, pass_by
 
 
@@ -32,7 +32,7 @@ class RandomReshuffling:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         return Plan(state.seed, epoch, shuffled(len(state.order), state.seed, epoch))
 
 
@@ -55,7 +55,7 @@ class WithReplacement:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         return Plan(state.seed, epoch, _draws(len(state.order), state.seed, epoch))
 
 
@@ -89,7 +89,7 @@ class RandomCohorts:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        epoch = state.epoch + 1
+        epoch = own_state(state, Plan).epoch + 1
         return Plan(state.seed, epoch, self._order(len(state.order), state.seed, epoch))
 
     def sampler(self, state: Plan) -> Callable[[Order, int], Order]:

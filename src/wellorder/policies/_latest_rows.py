@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of
+from wellorder._arguments import array_of, room_for, seed_of
 from wellorder._compiled import jit
 from wellorder._kernels.signals import dense, not_finite, other_dimension
-from wellorder._order import Order, Rows, Signs, frozen, visit
+from wellorder._order import Order, Remembered, Rows, Signs, frozen, own_state, visit
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class LatestRows:
+class LatestRows(Remembered):
     """The order of this epoch, and the latest row of every unit that has one (marked 1), in float32."""
 
     seed: int
@@ -37,10 +37,14 @@ class LatestRows:
 
 def opened(n: int, seed: int, rows: Any = None) -> LatestRows:
     """A state before any epoch: nothing is known, or the rows given; its order is not made yet."""
-    state = LatestRows(seed_of(seed), -1, frozen(np.zeros(0, np.int32)), np.zeros(n, np.int8))
+    seed_of(seed)
+    with room_for("n", n):
+        state = LatestRows(seed, -1, frozen(np.zeros(0, np.int32)), np.zeros(n, np.int8))
     if rows is None:
         return state
-    shape = tuple(rows.shape) if hasattr(rows, "shape") else np.shape(rows)
+    if not hasattr(rows, "detach"):
+        rows = array_of("rows", rows, cure=f"pass a 2-D array with one row for each of the {n} units")
+    shape = tuple(rows.shape)
     if len(shape) != 2 or shape[0] != n:
         raise ValueError(f"rows of shape {shape}: pass a 2-D array with one row for each of the {n} units")
     given = _single(dense(rows, n, "rows"), "rows")
@@ -53,6 +57,7 @@ def renew(state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
     Rows of another length may come at an epoch's start (a model's, where rows were given before): the others
     are forgotten then, since no inner product joins the two kinds.
     """
+    own_state(state, LatestRows)
     steps = visit(state.order, state.seen, units)
     block = _single(dense(signals, len(steps)), "signals")
     if not len(steps):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
-from wellorder._order import Keeps, Needs, frozen, shuffled, units_of
+from wellorder._order import Keeps, Needs, frozen, own_state, shuffled, units_of
 from wellorder.policies._plan import Plan, pass_by
 from wellorder.policies._rows import Kept, keep, opened, signs_of
 
@@ -32,7 +32,7 @@ class IncrementalGradient:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        return Plan(state.seed, state.epoch + 1, state.order)
+        return replace(own_state(state, Plan), epoch=state.epoch + 1, seen=0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ShuffleOnce:
     observe = pass_by
 
     def advance(self, state: Plan) -> Plan:
-        return Plan(state.seed, state.epoch + 1, state.order)
+        return replace(own_state(state, Plan), epoch=state.epoch + 1, seen=0)
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,16 @@ class NicePermutation:
         return opened(shuffled(n, seed, 0), seed, 0)
 
     def observe(self, state: Kept, units: npt.ArrayLike, signals: Any) -> Kept:
-        if state.epoch > 0:
+        if own_state(state, Kept).epoch > 0:
             return replace(
                 state, seen=pass_by(self, Plan(0, 0, state.order, state.seen), units, signals).seen
             )
         state = keep(state, units, signals)
-        return self._planned(state) if state.seen == len(state.order) else state
+        complete = state.seen == len(state.order) and state.rows.size > 0
+        return self._planned(state) if complete else state
 
     def advance(self, state: Kept) -> Kept:
-        if state.rows.size:
+        if own_state(state, Kept).rows.size:
             state = self._planned(state)
         return opened(state.order, state.seed, state.epoch + 1, state.clipped)
 

@@ -13,11 +13,22 @@ from wellorder._kernels.balance import NO_VECTOR, balance_pairs, last_row
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule, signs_of
 from wellorder._kernels.signals import block_of
-from wellorder._order import Keeps, Needs, Order, Signs, Vector, frozen, shuffled, visit
+from wellorder._order import (
+    Keeps,
+    Needs,
+    Order,
+    Remembered,
+    Signs,
+    Vector,
+    frozen,
+    own_state,
+    shuffled,
+    visit,
+)
 
 
 @dataclass(frozen=True)
-class PairState:
+class PairState(Remembered):
     """Signs by step, the signed sum of the differences, and the signal that waits for its partner."""
 
     seed: int
@@ -124,6 +135,7 @@ def _opened(n: int, seed: int) -> PairState:
 
 
 def _observed(rule: SignRule, state: PairState, units: npt.ArrayLike, signals: Any) -> PairState:
+    own_state(state, PairState)
     steps = visit(state.order, state.seen, units)
     block = block_of(signals, len(steps))
     if not len(steps):
@@ -146,7 +158,7 @@ def _observed(rule: SignRule, state: PairState, units: npt.ArrayLike, signals: A
 
 
 def _advanced(state: PairState, reorders: int = 1) -> PairState:
-    order = state.order
+    order = own_state(state, PairState).order
     for _ in range(reorders):
         order = place(order, state.signs)
     state.signs.fill(0)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from wellorder._order import Order, visit
+from wellorder._order import Order, Remembered, own_state, visit
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Remembered):
     """An epoch's order and the number of steps already passed."""
 
     seed: int
@@ -22,5 +22,6 @@ class Plan:
 
 def pass_by(self: Any, state: Plan, units: npt.ArrayLike, signals: Any) -> Plan:  # noqa: ARG001
     """Check that the units come in turn, and look at nothing else."""
+    own_state(state, Plan)
     steps = visit(state.order, state.seen, units)
     return replace(state, seen=int(steps[-1]) + 1) if len(steps) else state

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
-from wellorder._order import Keeps, Needs, frozen, shuffled
+from wellorder._order import Keeps, Needs, frozen, own_state, shuffled
 from wellorder.policies._rows import Kept, keep, opened, signs_of
 
 
@@ -37,5 +37,6 @@ class GraBProto:
         return keep(state, units, signals)
 
     def advance(self, state: Kept) -> Kept:
+        own_state(state, Kept)
         signs, clipped = signs_of(state, np.flatnonzero(state.marks), self.rule, 0)
         return opened(frozen(place(state.order, signs)), state.seed, state.epoch + 1, state.clipped + clipped)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from wellorder._arguments import shown
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._cdgrab import CDGraB
@@ -95,4 +96,6 @@ def entry_named(word: str) -> Entry | None:
     >>> entry_named("rr").name, entry_named("pairgrab").name
     ('RandomReshuffling', 'PairGraB')
     """
+    if not isinstance(word, str):
+        raise ValueError(f"word={shown(word)}: pass the name of a policy, such as 'PairGraB'")
     return next((e for e in REGISTRY if word.lower() in (e.name.lower(), e.short.lower())), None)

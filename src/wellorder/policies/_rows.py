@@ -13,11 +13,11 @@ from wellorder._kernels.balance import NO_VECTOR, add_rows, balance_centred
 from wellorder._kernels.reorder import BLOCK
 from wellorder._kernels.sign_rules import SignRule
 from wellorder._kernels.signals import dense, other_dimension
-from wellorder._order import Order, Signs, visit
+from wellorder._order import Order, Remembered, Signs, own_state, visit
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Remembered):
     """An order, and the signal (and a mark) of every step that was observed."""
 
     seed: int
@@ -36,13 +36,14 @@ def opened(order: Order, seed: int, epoch: int, clipped: int = 0) -> Kept:
 
 def keep(state: Kept, units: npt.ArrayLike, signals: Any) -> Kept:
     """Store the rows of ``units`` at the steps that visit them."""
+    own_state(state, Kept)
     steps = visit(state.order, state.seen, units)
     block = dense(signals, len(steps))
+    if not len(steps):
+        return state
     rows = state.rows if state.rows.size else np.zeros((len(state.order), block.shape[1]))
     if rows.shape[1] != block.shape[1]:
         raise ValueError(other_dimension(block.shape[1], rows.shape[1]))
-    if not len(steps):
-        return state
     rows[steps] = block
     state.marks[steps] = 1
     return replace(state, seen=int(steps[-1]) + 1, rows=rows)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import whole_number
 from wellorder._kernels.steer import steered
-from wellorder._order import Keeps, Needs, Order, frozen, shuffled
+from wellorder._order import Keeps, Needs, Order, frozen, own_state, shuffled
 from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
 
 
@@ -59,7 +59,7 @@ class Steering:
         return renew(state, units, signals)
 
     def advance(self, state: LatestRows) -> LatestRows:
-        return self.open(state, state.epoch + 1)
+        return self.open(state, own_state(state, LatestRows).epoch + 1)
 
     def open(self, state: LatestRows, epoch: int) -> LatestRows:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
@@ -76,7 +76,7 @@ class Steering:
         return self._opening(state, state.epoch + 1)
 
     def _opening(self, state: LatestRows, epoch: int) -> Generator[Order, None, LatestRows]:
-        order = shuffled(len(state.known), state.seed, epoch)
+        order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
         if len(part):
             parts = steered(state.rows, part, mean, self.window, self.candidates, (state.seed, epoch))

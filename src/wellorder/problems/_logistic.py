@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import numbers, real_number
 from wellorder._compiled import fast
 from wellorder._order import Order, frozen
 from wellorder.problems._problem import Matrix, Point, gradient
@@ -77,7 +78,8 @@ def logistic(X: npt.ArrayLike, y: npt.ArrayLike, l2: float = 0.0) -> Logistic:  
     >>> bool(np.abs(problem.gradients(np.arange(3), problem.minimiser).mean(axis=0)).max() < 1e-9)
     True
     """
-    rows, labels = np.ascontiguousarray(X, np.float64), np.asarray(y, np.float64)
+    rows = np.ascontiguousarray(numbers("X", X, cure="pass a 2-D array (n, d) of finite numbers"))
+    labels = numbers("y", y, cure="pass one label, -1 or +1 (or 0 or 1), for each row")
     if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
         raise ValueError(f"X of shape {rows.shape}: pass a 2-D array (n, d) of finite numbers")
     if set(np.unique(labels)) <= {0.0, 1.0}:
@@ -86,8 +88,7 @@ def logistic(X: npt.ArrayLike, y: npt.ArrayLike, l2: float = 0.0) -> Logistic:  
         raise ValueError(
             f"y of shape {labels.shape}: pass one label, -1 or +1 (or 0 or 1), for each of {len(rows)} rows"
         )
-    if not (np.isfinite(l2) and l2 >= 0):
-        raise ValueError(f"l2={l2!r}: pass a penalty of 0 or more")
+    real_number("l2", l2, least=0)
     return Logistic(frozen(rows.copy()), frozen(labels.copy()), float(l2))
 
 

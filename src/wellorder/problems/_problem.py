@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import array_of, numbers, real_number, shown
 from wellorder._measure import at_once
 from wellorder._order import Order
 
@@ -39,17 +40,57 @@ class Problem(Protocol):
         ...
 
 
+def problem_of(problem: Any) -> Any:
+    """Take a problem: an object with n, dim, gradients and value; refuses anything else.
+
+    >>> problem_of(None)
+    Traceback (most recent call last):
+    ValueError: problem=None: pass a problem with n, dim, gradients(units, x) and value(x), such as ...
+    """
+    wanted = all(callable(getattr(problem, name, None)) for name in ("gradients", "value"))
+    counts = all(
+        isinstance(getattr(problem, name, None), int | np.integer) and getattr(problem, name) > 0
+        for name in ("n", "dim")
+    )
+    if isinstance(problem, type) or not wanted or not counts:
+        raise ValueError(
+            f"problem={shown(problem)}: pass a problem with n, dim, gradients(units, x) and value(x), "
+            "such as quadratics(100)"
+        )
+    return problem
+
+
+def point_of(problem: Problem, x: Any, name: str = "x") -> Point:
+    """Take a point of a problem's space; what is not finite is a point too."""
+    cure = f"pass the {problem.dim} numbers of a point, as problem.dim says"
+    point = numbers(name, x, cure=cure)
+    if point.shape != (problem.dim,):
+        raise ValueError(f"{name} of shape {point.shape}: {cure}")
+    return point
+
+
+def units_in(problem: Problem, units: Any) -> Order:
+    """Take units of a problem: compiled code indexes by them."""
+    cure = f"pass a 1-D array of units 0..{problem.n - 1}, as problem.n says"
+    array = array_of("units", units, cure=cure, kinds="iu")
+    if array.ndim != 1 or (array.size and not (array.min() >= 0 and array.max() < problem.n)):
+        raise ValueError(f"units={shown(array)}: {cure}")
+    return array if array.size else np.zeros(0, np.int64)
+
+
 def start_of(problem: Problem, start: npt.ArrayLike | None = None) -> Point:
     """Copy the first point: the one given, else the problem's own, else zeros."""
+    problem_of(problem)
     first = getattr(problem, "start", np.zeros(problem.dim)) if start is None else start
-    point = np.array(first, np.float64)
+    point = numbers("start", first, cure=f"pass {problem.dim} finite numbers, as problem.dim says")
     if point.shape != (problem.dim,) or not np.isfinite(point).all():
-        raise ValueError(f"start={point!r}: pass {problem.dim} finite numbers")
-    return point
+        raise ValueError(f"start={shown(point)}: pass {problem.dim} finite numbers, as problem.dim says")
+    return point.copy()
 
 
 def gradient(problem: Problem, x: Point) -> Point:
     """∇f(x), the mean over all units; O(n·d) time, block by block."""
+    x = point_of(problem_of(problem), x)
     total = np.zeros(problem.dim)
     width = at_once(problem.dim)
     for at in range(0, problem.n, width):
@@ -62,12 +103,16 @@ def steps(problem: Problem, units: Order, x: Point, step_size: float) -> tuple[M
 
     Returns the points, (b+1, d) with ``x`` first, and the gradients, (b, d).
     """
+    units, x = units_in(problem_of(problem), units), point_of(problem, x)
+    step_size = real_number("step_size", step_size, above=0)
     fast: Any = getattr(problem, "steps", None)
     return fast(units, x, step_size) if fast else loop_steps(problem, units, x, step_size)
 
 
 def loop_steps(problem: Problem, units: Order, x: Point, step_size: float) -> tuple[Matrix, Matrix]:
     """`steps` for any problem, one Python call a unit."""
+    units, x = units_in(problem_of(problem), units), point_of(problem, x)
+    step_size = real_number("step_size", step_size, above=0)
     points, rows = np.empty((len(units) + 1, problem.dim)), np.empty((len(units), problem.dim))
     points[0] = x
     for t in range(len(units)):

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import real_number, whole_number
+from wellorder._arguments import real_number, room_for, whole_number
 from wellorder._compiled import jit
 from wellorder._order import Order, frozen, rng, units_of
 from wellorder.problems._problem import Matrix, Point
@@ -71,7 +71,8 @@ def quadratics(n: int, dim: int = 1, *, seed: int = 0, spread: float = 1.0) -> Q
     whole_number("dim", dim, least=1)
     real_number("spread", spread, least=0)
     draw = rng(seed, 0, "quadratics")
-    a: npt.NDArray[np.float64] = 0.5 + spread * draw.standard_normal((n, dim))
+    with room_for("n, dim", (n, dim)):
+        a: npt.NDArray[np.float64] = 0.5 + spread * draw.standard_normal((n, dim))
     b = draw.standard_normal((n, dim))
     mean = a.mean(axis=0)
     a = a + np.where(mean < 0.1, 0.5 - mean, 0.0)

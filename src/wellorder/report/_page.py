@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from plotly.offline import get_plotlyjs
 
+from wellorder._arguments import instance_of
 from wellorder.report._style import colours_of
 from wellorder.report._table import Metric, Table, curves, number, policies_of
 from wellorder.report._verdict import Conclusion, Verdict, final_values
@@ -45,6 +46,7 @@ class Page:
 
 def render(page: Page) -> str:
     """The page as HTML."""
+    instance_of("page", page, Page, "pass a wellorder.report.Page")
     found = files("wellorder.report")
     parts = {
         name: found.joinpath(f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")

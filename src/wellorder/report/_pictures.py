@@ -11,9 +11,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from wellorder._arguments import instance_of, path_of, shown
 from wellorder._saving import write_whole
 from wellorder.report._style import colours_of
-from wellorder.report._table import Metric, Table, curves, policies_of
+from wellorder.report._table import Metric, Table, checked_metric, checked_table, curves, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +67,12 @@ def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -
 
 def picture(table: Table, metrics: Sequence[Metric], title: str = "") -> Figure:
     """One panel for each metric against epochs, two in a row."""
+    checked_table(table)
+    if not isinstance(metrics, list | tuple) or not 0 < len(metrics) <= 100:
+        raise ValueError(f"metrics={shown(metrics)}: pass a list of 1 to 100 metrics")
+    for metric in metrics:
+        checked_metric(metric, table, "metrics")
+    instance_of("title", title, str, "pass a line of text")
     with house_style():
         rows = -(-len(metrics) // 2)
         figure = Figure(figsize=(9.0, 3.1 * rows + 0.5), layout="constrained")
@@ -84,6 +91,8 @@ def picture(table: Table, metrics: Sequence[Metric], title: str = "") -> Figure:
 
 def costs(table: Table, metric: Metric, title: str = "") -> Figure:
     """One metric against epochs, gradients and seconds, as far as the table has them."""
+    checked_metric(metric, checked_table(table))
+    instance_of("title", title, str, "pass a line of text")
     words = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
     known = [name for name in words if name in table.column_names]
     with house_style():
@@ -102,6 +111,10 @@ def costs(table: Table, metric: Metric, title: str = "") -> Figure:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Write PNG or PDF, by the suffix of ``path``; whole or not at all, and without the date."""
+    instance_of("figure", figure, Figure, "pass a figure, such as picture made")
+    path = path_of("path", path)
+    if path.suffix not in (".png", ".pdf") or not path.parent.is_dir():
+        raise ValueError(f"path={shown(path)}: pass a .png or .pdf file in a folder that exists")
     dateless: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
     with house_style():
         write_whole(

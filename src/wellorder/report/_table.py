@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from wellorder._arguments import flag, instance_of, path_of, shown, whole_number
 from wellorder._saving import write_whole
 
 KEYS = ("policy", "seed", "epoch")
@@ -43,6 +44,12 @@ class Metric:
     held_out: bool = False
     """Whether it is measured on data that were not trained on."""
 
+    def __post_init__(self) -> None:
+        for name in ("column", "label", "about"):
+            instance_of(name, getattr(self, name), str, "pass a line of text")
+        for name in ("lower_is_better", "log", "percent", "held_out"):
+            flag(name, getattr(self, name))
+
 
 def number(value: float, metric: Metric) -> str:
     """A value as readers like it.
@@ -61,11 +68,37 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     >>> table_of([{"policy": "RR", "seed": 0, "epoch": 0, "loss": 1}]).schema.field("loss").type
     DataType(double)
     """
-    listed = list(rows)
+    cure = "pass a list of rows, each a mapping from columns to values, all with the same columns"
+    try:
+        listed = list(rows)
+    except TypeError:
+        raise ValueError(f"rows={shown(rows)}: {cure}") from None
     if not listed:
         raise ValueError("rows=[]: a table needs at least one row")
+    if not all(isinstance(row, Mapping) and row.keys() == listed[0].keys() for row in listed):
+        raise ValueError(f"rows={shown(listed)}: {cure}")
     types = {name: _type(name) for name in listed[0]}
     return pa.table({name: pa.array([row[name] for row in listed], kind) for name, kind in types.items()})
+
+
+def checked_table(table: Any, name: str = "table") -> Table:
+    """Take a table; refuses anything else, and one without the columns that every run has."""
+    cure = "pass a table of runs, such as table_of made"
+    if not isinstance(table, pa.Table) or not {*KEYS} <= {*table.column_names}:
+        raise ValueError(f"{name}={shown(table)}: {cure}, with the columns {', '.join(KEYS)}")
+    return table
+
+
+def checked_metric(metric: Any, table: Table, name: str = "metric") -> Metric:
+    """Take a metric of a table."""
+    instance_of(name, metric, Metric, "pass a wellorder.report.Metric")
+    if metric.column not in table.column_names:
+        raise ValueError(
+            f"{name}={shown(metric)}: the table has no such column; use one of "
+            f"{', '.join(table.column_names)}"
+        )
+    found: Metric = metric
+    return found
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -108,23 +141,30 @@ def curves(table: Table, policy: str, name: str) -> npt.NDArray[np.float64]:
 
 def write_table(table: Table, path: Path) -> None:
     """Write Parquet or CSV, by the suffix of ``path``; whole or not at all."""
+    checked_table(table)
+    path = path_of("path", path)
+    if not path.parent.is_dir():
+        raise ValueError(f"path={path}: its folder does not exist; make it first")
     if path.suffix == ".parquet":
         write_whole(path, lambda beside: pa.parquet.write_table(table, beside))
     elif path.suffix == ".csv":
         write_whole(path, lambda beside: pa.csv.write_csv(table, beside))
     else:
-        raise ValueError(f"path={path}: tables are written as .parquet or .csv")
+        raise ValueError(f"path={shown(path)}: tables are written as .parquet or .csv; name such a file")
 
 
 def read_table(path: Path, *, rows: int | None = None) -> Table:
     """Read a Parquet table of a run; with ``rows``, one of so many and no other, before it is loaded."""
+    path = path_of("path", path)
+    if rows is not None:
+        whole_number("rows", rows, least=0)
     try:
         told = pa.parquet.read_metadata(path)
         if rows is not None and told.num_rows != rows:
             raise ValueError(f"has {told.num_rows} rows instead of {rows}")
         found = pa.parquet.read_table(path)
     except (OSError, pa.ArrowException, MemoryError) as error:
-        raise ValueError(f"{path.name} cannot be read as a table ({error})") from error
+        raise ValueError(f"path={path.name} cannot be read as a table ({error})") from error
     for name in found.column_names:
         if found.schema.field(name).type != _type(name):
             raise ValueError(f"{path.name} has a column {name!r} of {found.schema.field(name).type}")

@@ -13,7 +13,16 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from wellorder.report._table import Metric, Table, curves, number, policies_of
+from wellorder._arguments import instance_of, shown
+from wellorder.report._table import (
+    Metric,
+    Table,
+    checked_metric,
+    checked_table,
+    curves,
+    number,
+    policies_of,
+)
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.03
@@ -102,9 +111,12 @@ def verdicts(table: Table, metric: Metric, baseline: str, test: Metric | None = 
     the two diverged are counted in words; with fewer than two others nothing is judged, and a policy that
     diverged more often than the baseline is not called better.
     """
+    checked_metric(metric, checked_table(table))
+    if test is not None:
+        checked_metric(test, table, "test")
     names = policies_of(table)
-    if baseline not in names:
-        raise ValueError(f"baseline={baseline!r} is not in the table; choose one of {', '.join(names)}")
+    if not isinstance(baseline, str) or baseline not in names:
+        raise ValueError(f"baseline={shown(baseline)} is not in the table; choose one of {', '.join(names)}")
     ends = {name: final_values(_values(table, metric, name)) for name in names}
     logs = metric.log and all(bool((end > 0).all()) for end in ends.values())
     found = [_judge(table, metric, test, name, baseline, logs) for name in names if name != baseline]
@@ -114,6 +126,9 @@ def verdicts(table: Table, metric: Metric, baseline: str, test: Metric | None = 
 
 def headline(found: Sequence[Verdict], baseline: str) -> str:
     """What a person would conclude from all verdicts, in one sentence."""
+    if not isinstance(found, list | tuple) or not all(isinstance(v, Verdict) for v in found):
+        raise ValueError(f"found={shown(found)}: pass a list of what verdicts returned")
+    instance_of("baseline", baseline, str, "pass the label of a policy")
     if not found:
         return f"{baseline} alone was trained: nothing to compare."
     if all(v.kind is Kind.UNJUDGED for v in found):

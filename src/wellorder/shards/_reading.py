@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import shown
+
 Read = Callable[[Any], Iterable[Any]]
 FAILED = ("raise", "skip")
 
@@ -39,8 +41,13 @@ def marks_of(shards: Sequence[Any]) -> npt.NDArray[np.uint64]:
 def listed(shards: Any) -> list[Any]:
     """Take the list of shards; refuses an empty one, and a name that comes twice."""
     if isinstance(shards, str | bytes | os.PathLike):
-        raise ValueError(f"shards={shards!r}: pass a list of shards, e.g. sorted(glob.glob('data/*.tar'))")
-    found = list(shards)
+        raise ValueError(
+            f"shards={shown(shards)}: pass a list of shards, e.g. sorted(glob.glob('data/*.tar'))"
+        )
+    try:
+        found = list(shards)
+    except TypeError:
+        raise ValueError(f"shards={shown(shards)}: pass a list of shards") from None
     if not found:
         raise ValueError("shards=[]: pass at least one shard; did a pattern match no file?")
     marks = marks_of(found)
@@ -63,6 +70,6 @@ def reading(shard: Any, read: Read) -> Iterator[Any]:
 
 def checked_failed(failed: Any) -> str:
     """Take what to do about a shard that cannot be read."""
-    if failed not in FAILED:
-        raise ValueError(f'failed={failed!r}: pass "raise", or "skip" to go on without the shard')
+    if not isinstance(failed, str) or failed not in FAILED:
+        raise ValueError(f'failed={shown(failed)}: pass "raise", or "skip" to go on without the shard')
     return str(failed)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import array_of, flag, function, named_path, seed_of, whole_number
 from wellorder._balanced import rows_by
 from wellorder._kernels.features import WITHOUT_LABELS
 from wellorder._order import describe, frozen
@@ -79,7 +79,8 @@ class Survey:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the survey into an npz file; whole or not at all."""
-        save_state(path, {"kind": KIND, "complete": True, **_plain(self)})
+        with named_path("path", path) as file:
+            save_state(file, {"kind": KIND, "complete": True, **_plain(self)})
 
     @staticmethod
     def load(
@@ -89,7 +90,8 @@ class Survey:
         xy: Callable[[Any], tuple[Any, Any]] = pair,
     ) -> Survey:
         """Read what `save` wrote. Functions are not saved: pass ``row`` or ``xy`` as `survey` had them."""
-        state = _loaded(path)
+        with named_path("path", path) as file:
+            state = _loaded(file)
         if not state["complete"]:
             raise ValueError(
                 f"{os.fspath(path)!r} is a survey that was interrupted: call survey(..., path=...) with the "
@@ -99,7 +101,7 @@ class Survey:
 
     def check(self, shards: Sequence[Any]) -> None:
         """Refuse a list of shards that is not the one surveyed; names what is new, missing or moved."""
-        _compare(self.marks, shards, "the survey")
+        _compare(self.marks, listed(shards), "the survey")
 
 
 def survey(
@@ -163,12 +165,15 @@ def survey(
     whole_number("threads", threads, least=1)
     if sample is not None:
         whole_number("sample", sample, least=1)
-    if not callable(read):
-        raise ValueError(f"read={read!r}: pass a function from a shard to its examples")
-    if row is not None and not callable(row):
-        raise ValueError(f"row={row!r}: pass a function from an example to its row of numbers")
-    if not callable(xy):
-        raise ValueError(f"xy={xy!r}: pass a function from an example to its input and label")
+    function("read", read, "from a shard to its examples")
+    if row is not None:
+        function("row", row, "from an example to its row of numbers")
+    function("xy", xy, "from an example to its input and label")
+    if progress is not None:
+        flag("progress", progress)
+    if path is not None:
+        with named_path("path", path) as file:
+            file.parent.mkdir(parents=True, exist_ok=True)
     numbers = min(512, max(32, ROOM // len(found))) if size is None else whole_number("size", size, least=1)
     told = _told_sizes(sizes, found)
     settings = f"rows {'features' if row is None else describe(row)}, sample={sample}, size={numbers}, "
@@ -431,7 +436,8 @@ class _Progress:
 def _told_sizes(sizes: Any, shards: list[Any]) -> npt.NDArray[np.int64] | None:
     if sizes is None:
         return None
-    told = np.array([sizes(shard) for shard in shards] if callable(sizes) else sizes)
+    cure = f"pass one number of examples for each of the {len(shards)} shards"
+    told = array_of("sizes", [sizes(shard) for shard in shards] if callable(sizes) else sizes, cure=cure)
     if told.shape != (len(shards),) or told.dtype.kind not in "iu" or told.min() < 0:
         raise ValueError(
             f"sizes of shape {told.shape} and dtype {told.dtype}: pass one number of examples, an int of 0 "

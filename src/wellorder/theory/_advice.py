@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
+from wellorder._arguments import flag, one_of, real_number
 from wellorder.theory._bounds import Bound, bound, tuned_step_size
 from wellorder.theory._constants import Constants, constants
 from wellorder.theory._setting import Keywords, Known, Setting, check_epochs
@@ -103,9 +104,11 @@ def advise(
     ['Herding', 'GraB', 'PairGraB', 'RR', 'AP']
     """
     check_epochs(epochs)
-    if by not in ("bound", "rate"):
-        raise ValueError(f'by={by!r}: pass "bound" or "rate"')
-    given: Keywords = {"delta": 0.01 / epochs, **setting, "dim": dim, "theta": theta or 0.0}
+    one_of("by", by, ("bound", "rate"))
+    if clients is not None:
+        flag("clients", clients)
+    moved = 0.0 if theta is None else real_number("theta", theta, least=0)
+    given: Keywords = {"delta": 0.01 / epochs, **setting, "dim": dim, "theta": moved}
     s = Setting(n, **given)
     if clients is None:
         clients = not s.cohort == s.local_steps == s.server_step == 1

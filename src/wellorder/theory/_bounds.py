@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from wellorder._arguments import real_number
 from wellorder.theory._constants import Constants, resolve
 from wellorder.theory._setting import Keywords, check_epochs
 
@@ -60,8 +61,7 @@ def bound(
     """
     known = resolve(method, n, setting)
     check_epochs(epochs)
-    if not (math.isfinite(step_size) and step_size > 0):
-        raise ValueError(f"step_size={step_size!r}: pass a positive number")
+    step_size = real_number("step_size", step_size, above=0)
     most = largest(known)
     if step_size > most * (1 + 1e-12):
         raise ValueError(
@@ -125,8 +125,9 @@ def step_size_lemma(r0: float, T: float, c: float, d: float) -> Tuned:  # noqa: 
     (0.05, 0.04, 0.041)
     """
     for name, value in {"r0": r0, "T": T, "c": c, "d": d}.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value!r}: pass a positive number")
+        real_number(name, value, above=0)
+    if not 0 < c * T < math.inf:
+        raise ValueError(f"T={T!r}, c={c!r}: their product is beyond float64; measure them in other units")
     step = min(1 / d, (r0 / (c * T)) ** (1 / 3))
     return Tuned(step, r0 / (step * T) + c * step**2, d * r0 / T + 2 * c ** (1 / 3) * (r0 / T) ** (2 / 3))
 

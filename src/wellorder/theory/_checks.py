@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import numbers, shown
 from wellorder._kernels.sign_rules import Walk
 from wellorder._measure import order_error
 from wellorder._order import is_permutation
@@ -82,7 +83,8 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     Parameters
     ----------
     run
-        What `wellorder.sgd` or `wellorder.federated.fedavg` returned.
+        What `wellorder.sgd` or `wellorder.federated.fedavg` returned; or, with a `Constants` of your own,
+        `wellorder.federated.simulate` (then this is `check_order_errors`).
     method
         The row of the table to check, or a `Constants`, which must be for this N and these rounds; the row
         that covers the run's policy unless given. Any other row than that, AP and (for one permutation) OP
@@ -99,6 +101,14 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     >>> check.reasons
     ('rule=Deterministic() has no proof: the lemmas are about Walk(c)',)
     """
+    recorded: Any = run
+    if not isinstance(recorded, Run) and hasattr(recorded, "order_error"):
+        if not isinstance(method, Constants):
+            raise ValueError(
+                f"method={shown(method)}: the constants of a network are not known; pass constants(…) with "
+                "your own guess of ς, and the run's n, cohort, local_steps and server_step"
+            )
+        return check_order_errors(recorded.order_error, method)
     known, found, reasons = _held_against(run, method, delta)
     if any(known.A) or any(known.B):
         reasons += _step_size(run, known)
@@ -132,8 +142,12 @@ def check_order_errors(
     >>> from wellorder.theory import constants
     >>> check_order_errors([30.0, 12.0, 6.0], constants("PairGraB", 1000, sigma=0.1)).first_violation
     """
-    series = np.asarray(errors, np.float64)
-    slopes = np.zeros_like(series) if gradient_norms is None else np.asarray(gradient_norms, np.float64)
+    if not isinstance(known, Constants):
+        raise ValueError(f"known={shown(known)}: pass what wellorder.theory.constants returned")
+    series = numbers("errors", errors, cure="pass finite order errors of 0 or more, one an epoch")
+    slopes = np.zeros_like(series)
+    if gradient_norms is not None:
+        slopes = numbers("gradient_norms", gradient_norms, cure="pass one number an epoch")
     if series.ndim != 1 or not series.size or not np.isfinite(series).all() or series.min() < 0:
         raise ValueError(
             f"errors of shape {series.shape}: pass finite order errors of 0 or more, one an epoch"
@@ -152,6 +166,7 @@ def check_drift(run: Run) -> Check:
 
     Δ_q ≤ (32/31)·γ·(K/S)·(φ̄_q + N·‖∇f(x_q)‖_p + S·ς), the last term for clients only; in the run's own norm.
     """
+    _checked_run(run)
     if not run.p >= 2:
         raise ValueError(
             f"run.p={run.p!r}: the lemma is about norms p >= 2; record the run with p=2 or p=inf"
@@ -207,6 +222,9 @@ def _held_against(
     run: Run, method: str | Constants | None, delta: float, *, gap: bool = False
 ) -> tuple[Constants, Estimate, list[str]]:
     """The constants that a run is to be held against, what it showed, and why they are no promise for it."""
+    _checked_run(run)
+    if method is not None and not isinstance(method, str | Constants):
+        raise ValueError(f"method={shown(method)}: pass a row's name, such as 'RR', or a Constants")
     found = _estimate(run)
     given = method.method if isinstance(method, Constants) else method
     clients = federated(run)
@@ -226,6 +244,11 @@ def _held_against(
     if row is not None:
         reasons += _uncovered(run, row, covering, known)
     return known, found, reasons
+
+
+def _checked_run(run: Any) -> None:
+    if not isinstance(run, Run):
+        raise ValueError(f"run={shown(run)}: pass what wellorder.sgd or wellorder.federated.fedavg returned")
 
 
 def _covering(run: Run, clients: bool, *, asked: bool) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, cast
 
+from wellorder._arguments import flag, norm_order, numbers, real_number, shown
 from wellorder._kernels.sign_rules import Walk
 from wellorder._order import permutes
 from wellorder.policies._registry import Entry, entry_of
-from wellorder.theory._setting import Keywords, Setting
+from wellorder.theory._setting import Keywords, Setting, check_count, check_epochs
 
 INF = math.inf
 Factors = tuple[float, ...]
@@ -268,7 +269,11 @@ def method_of(
     ('AP', 'FL-AP')
     """
     if isinstance(policy, type) or not hasattr(policy, "advance"):
-        raise ValueError(f"policy={policy!r}: pass a policy, such as GraB(), or the name of a method")
+        raise ValueError(f"policy={shown(policy)}: pass a policy, such as GraB(), or the name of a method")
+    flag("federated", federated)
+    for name, count in (("n", n), ("cohort", cohort)):
+        if count is not None:
+            check_count(name, count)
     if not permutes(policy):
         raise ValueError(
             f"policy={policy!r}: its orders are no permutations, which nothing here covers; "
@@ -343,6 +348,7 @@ class Constants:
 
     def probability(self, epochs: int) -> float:
         """With what probability it holds in all ``epochs``: 1 − Qδ by the union bound."""
+        check_epochs(epochs)
         once, each = self.chances
         return max(0.0, 1 - (once + each * epochs) * self.setting.delta)
 
@@ -366,13 +372,15 @@ def least(A: Sequence[float], B: Sequence[float], n: int) -> tuple[float, float]
     >>> least((), (), 100)[0].__round__(3), least((3 / 5, 1 / 50), (0, 200.0, 200.0), 100)[1].__round__(2)
     (2.008, 10.57)
     """
+    A, B = _factors("A", A), _factors("B", B)  # noqa: N806
+    check_count("n", n)
     if not all(math.isfinite(value) and value >= 0 for value in (*A, *B)):
-        raise ValueError(f"A={tuple(A)}, B={tuple(B)}: the theorems need finite constants of 0 or more")
+        raise ValueError(f"A={shown(A)}, B={shown(B)}: the theorems need finite constants of 0 or more")
     if sum(A) >= 1:
-        raise ValueError(f"A={tuple(A)}: the sum is {sum(A):g}, but the theorems need less than 1")
+        raise ValueError(f"A={shown(A)}: the sum is {sum(A):g}, but the theorems need less than 1")
     if condition(A, B, n) >= 255:
         raise ValueError(
-            f"B={tuple(B)}: ΣB/(N²(1 − ΣA)) = {condition(A, B, n):g}, but the theorems need less than 255; "
+            f"B={shown(B)}: ΣB/(N²(1 − ΣA)) = {condition(A, B, n):g}, but the theorems need less than 255; "
             f"with n={n} and this A, keep ΣB below {255 * n**2 * (1 - sum(A)):g}"
         )
     c1 = 1 / ((255 - condition(A, B, n)) / 512)
@@ -414,14 +422,18 @@ def constants(
     >>> constants(GraB(), 1000).caveats
     ('rule=Deterministic() has no proof: these are the constants of the walk',)
     """
-    if A is not None or B or D:
-        return _own(str(method), Setting(n, **setting), tuple(A or ()), tuple(B), D, p)
+    own_a, own_b = (() if given is None else _factors(key, given) for key, given in (("A", A), ("B", B)))
+    own_d = real_number("D", D, least=0)
+    if A is not None or own_b or own_d:
+        name = method if isinstance(method, str) else shown(method)
+        return _own(name, Setting(n, **setting), own_a, own_b, own_d, norm_order(p, least=2))
     caveats: tuple[str, ...] = ()
     if not isinstance(method, str):
         method, setting, caveats = _of_policy(method, n, setting)
     if method not in METHODS:
         raise ValueError(
-            f"method={method!r} is not known; pass one of {', '.join(METHODS)}, or A, B and D of your own"
+            f"method={shown(method)} is not known; pass one of {', '.join(METHODS)}, or A, B and D of "
+            "your own"
         )
     row, s = METHODS[method], Setting(n, **setting)
     _check_shape(row, s)
@@ -431,6 +443,15 @@ def constants(
         len(factors), row.c1, row.c2, (int(row.once(s)), int(row.each(s))), _limits(row, s), s, row.federated,
         row.expected, caveats + _short_walk(row, s),
     )  # fmt: skip
+
+
+def _factors(name: str, given: Any) -> Factors:
+    """Take A or B: a list of numbers."""
+    cure = "pass a list of numbers, one an epoch back"
+    array = numbers(name, given, cure=cure)
+    if array.ndim != 1:
+        raise ValueError(f"{name}={shown(given)}: {cure}")
+    return tuple(array.tolist())
 
 
 def _of_policy(policy: Any, n: int, setting: Keywords) -> tuple[str, Keywords, tuple[str, ...]]:
@@ -483,10 +504,6 @@ OWN = "your own"
 
 
 def _own(name: str, s: Setting, A: Factors, B: Factors, D: float, p: float) -> Constants:  # noqa: N803
-    if not p >= 2:
-        raise ValueError(f"p={p!r}: the theorems are about norms p >= 2; pass 2, numpy.inf or one between")
-    if not (math.isfinite(D) and D >= 0):
-        raise ValueError(f"D={D!r}: pass a finite number, 0 or more")
     c1, c2 = least(A, B, s.n)
     row = Method(name, OWN, OWN, p, lambda _s, _length: D, federated=name.startswith("FL-"))
     _check_shape(row, s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import numbers, seed_of
 from wellorder._order import rng
 from wellorder.problems import Logistic, Problem, Quadratics, start_of
 from wellorder.problems._problem import BLOCK, Matrix
@@ -74,11 +75,11 @@ def estimate(problem: Problem, points: npt.ArrayLike | None = None, *, seed: int
     (1.0, 2.0, 1.0, True)
     """
     first = start_of(problem)
-    where = np.atleast_2d(np.array(first if points is None else points, np.float64))
+    seed_of(seed)
+    cure = f"pass finite points (m, {problem.dim}), the start first"
+    where = np.atleast_2d(first if points is None else numbers("points", points, cure=cure).copy())
     if where.ndim != 2 or where.shape[1] != problem.dim or not len(where) or not np.isfinite(where).all():
-        raise ValueError(
-            f"points of shape {where.shape}: pass finite points (m, {problem.dim}), the start first"
-        )
+        raise ValueError(f"points of shape {where.shape}: {cure}")
     curves, how = _curvature(problem, where, seed)
     sigma, how_sigma = _deviation(problem, where)
     gap, how_gap = _gap(problem, where)

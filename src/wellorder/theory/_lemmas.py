@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import whole_number
 from wellorder._kernels.balance import balance
-from wellorder._kernels.reorder import place
-from wellorder._kernels.sign_rules import SignRule, Walk
-from wellorder._kernels.signals import block_of
-from wellorder._order import Order, is_permutation
+from wellorder._kernels.reorder import permutation_of, place
+from wellorder._kernels.sign_rules import SignRule, Walk, checked_rule
+from wellorder._kernels.signals import dense
+from wellorder._order import Order
 from wellorder.theory._checks import Check
 from wellorder.theory._setting import Setting
 
@@ -64,10 +65,10 @@ def check_lemmas(
     Lemma 5, relation True
     Lemma 5, bound True
     """
-    steps = np.asarray(order)
-    rows = np.asarray(block_of(vectors, steps.size), np.float64)
-    if not is_permutation(steps, len(rows)):
-        raise ValueError(f"order={steps!r}: pass a permutation of 0..{len(rows) - 1}")
+    rows = np.asarray(dense(vectors, None, "vectors"), np.float64)
+    steps = permutation_of(order, len(rows))
+    if rule is not None:
+        checked_rule(rule)
     n = len(steps)
     setting = Setting(n, dim=rows.shape[1], delta=delta)
     z = rows[steps]
@@ -75,10 +76,9 @@ def check_lemmas(
     if n % 2 == 0:
         checks += _pairs(z, steps, rows, setting, rule, seed, None)
     if cohort is not None:
-        if not 1 <= cohort <= n or cohort % 2 or n % cohort:
-            raise ValueError(
-                f"cohort={cohort}: Lemma 5 needs an even cohort that divides n={n}; pass such a one"
-            )
+        cure = f"Lemma 5 needs an even cohort that divides n={n}; pass such a one"
+        if whole_number("cohort", cohort, least=1, most=n, cure=cure) % 2 or n % cohort:
+            raise ValueError(f"cohort={cohort}: {cure}")
         checks += _pairs(z, steps, rows, setting, rule, seed, cohort)
     return tuple(checks)
 

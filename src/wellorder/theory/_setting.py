@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TypedDict
 
-from wellorder._arguments import real_number, whole_number
+from wellorder._arguments import flag, norm_order, real_number, shown, whole_number
 
 LARGEST, MOST = 1e50, 10**30
 """The largest number and the largest count: squares of their products, and their inverses, stay finite."""
@@ -89,7 +89,9 @@ class Setting:
             if value is None and field.default is None:
                 continue
             if real_number(field.name, value, least=0) > LARGEST:
-                raise ValueError(f"{field.name}={value!r}: too large to be squared; pass at most {LARGEST:g}")
+                raise ValueError(
+                    f"{field.name}={shown(value)}: too large to be squared; pass at most {LARGEST:g}"
+                )
         if not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta!r}: pass a number strictly between 0 and 1, such as 1e-4")
         for name in ("smoothness", "smoothness_2inf", "smoothness_inf", "server_step", "c"):
@@ -103,6 +105,7 @@ class Setting:
 
     def to_itself(self, p: float) -> float:
         """L_p of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
+        norm_order(p, least=2)
         if p == 2:
             return self.smoothness
         if p == math.inf:
@@ -112,6 +115,7 @@ class Setting:
 
     def two_to(self, p: float) -> float:
         """L_{2,p} of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
+        norm_order(p, least=2)
         if p == 2:
             return self.smoothness
         longest = self._root(math.inf) * self.smoothness
@@ -124,7 +128,7 @@ class Setting:
 
     def walk(self, *, pairs: bool) -> float:
         """C = 30·log(dN/δ), the balancing walk's reach for vectors of length 1; dN/(2δ) for pairs."""
-        return 30 * math.log(self.dim * self.n / ((2 if pairs else 1) * self.delta))
+        return 30 * math.log(self.dim * self.n / ((2 if flag("pairs", pairs) else 1) * self.delta))
 
 
 def check_epochs(epochs: int) -> None:
@@ -134,5 +138,7 @@ def check_epochs(epochs: int) -> None:
 
 def check_count(name: str, value: object) -> None:
     """Refuse what is no count, and counts beyond computation."""
-    if whole_number(name, value, least=1) > MOST:
-        raise ValueError(f"{name}={value!r}: too large to compute with; pass at most {MOST:.0e}")
+    if isinstance(value, int) and value > MOST:
+        raise ValueError(f"{name}={shown(value)}: too large to compute with; pass at most {MOST:.0e}")
+    if not isinstance(value, int) or value < 2**63:
+        whole_number(name, value, least=1)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+from wellorder._arguments import flag
 from wellorder.theory._constants import METHODS, ROWS, Constants, Method, resolve
 from wellorder.theory._setting import Keywords, Setting, check_epochs
 
@@ -70,7 +71,7 @@ def rate_table(*, related: bool = False) -> tuple[TableRow, ...]:
     >>> [row.source for row in rate_table(related=True) if row.method == "FL-AP"]
     ['', 'Wang et al., 2022, Theorem 3.1']
     """
-    return (*(_row(m) for m in ROWS), *(RELATED if related else ()))
+    return (*(_row(m) for m in ROWS), *(RELATED if flag("related", related) else ()))
 
 
 _WHAT = {"AP": "N·ς", "RR": "√N·ς", "OP": "φ̄₀", "IG": "N·ς", "SO": "√N·ς", "NP": "ς"}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wellorder._arguments import whole_number
 from wellorder._order import rng
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import Scaler, unscaled
@@ -34,8 +35,8 @@ class MicroBatch:
     coordinates: int = 8192
 
     def __post_init__(self) -> None:
-        if self.coordinates < 1:
-            raise ValueError(f"coordinates={self.coordinates!r}: look at 1 or more numbers of the gradient")
+        cure = "look at 1 or more numbers of the gradient"
+        whole_number("coordinates", self.coordinates, least=1, cure=cure)
 
 
 class Coordinates:

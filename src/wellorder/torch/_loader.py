@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
+from wellorder._arguments import instance_of, seed_of
 from wellorder._measure import error_vs_shuffle
-from wellorder._order import Order, Policy, describe, remembers, rng, units_of
+from wellorder._order import Order, Policy, describe, remembers, rng
 from wellorder.torch._batch_gradients import MicroBatch
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._batching import (
@@ -116,7 +117,7 @@ def ordered(
     rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
     check_knowledge(rule, model, rows)
-    units_of(1, seed)
+    seed_of(seed)
     made = object.__new__(OrderedLoader)
     made._begin(loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler)
     made._delivery = delivery
@@ -364,6 +365,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         With several ranks, call it on all of them. On another number of ranks the rows and the epoch carry
         over: it goes on in mid-epoch if global batches are as large as before, else begins the epoch anew.
         """
+        instance_of("mapping", mapping, Mapping, "load what loader.state_dict() gave")
         self._take_share()
         share = self._batching.share
         check_same(mapping, self._identity(), share.of)

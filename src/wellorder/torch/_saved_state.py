@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
+from wellorder._arguments import shown
 from wellorder._order import Policy, load_state_dict, state_dict
 from wellorder.torch._observing import Observer, RunningOrderError
 
@@ -66,7 +67,9 @@ def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) 
     """Refuse the state of a loader with other batches; on other ``ranks`` their size may differ."""
     theirs = mapping.get("loader") if isinstance(mapping, Mapping) else None
     if not isinstance(theirs, Mapping) or "step" not in mapping:
-        raise ValueError("this is no OrderedLoader's state_dict; load what loader.state_dict() gave")
+        raise ValueError(
+            f"mapping={shown(mapping)}: this is no OrderedLoader's state_dict; load what loader.state_dict() gave"
+        )
     for name, value in ours.items():
         if name == "batch_size" and mapping.get("ranks", 1) != ranks:
             continue

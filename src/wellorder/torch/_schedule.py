@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wellorder._arguments import whole_number
+from wellorder._arguments import shown, whole_number
 from wellorder._order import Order, Policy, remembers
 
 Observe = str | int | Callable[[int], bool]
@@ -34,13 +34,13 @@ def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
     if isinstance(observe, str):
         if observe not in ("auto", "always"):
             raise ValueError(
-                f'observe={observe!r}: pass "auto", "always", an int (every so-manyth epoch), or a function '
+                f'observe={shown(observe)}: pass "auto", "always", an int (every so-manyth epoch), or a function '
                 "from the epoch to True or False"
             )
         return doubling if observe == "auto" and remembers(policy) else always
     if policy.needs.at_visits() and not remembers(policy):
         raise ValueError(
-            f"observe={observe!r}: {type(policy).__name__} needs signals at every visit of every epoch; use "
+            f"observe={shown(observe)}: {type(policy).__name__} needs signals at every visit of every epoch; use "
             'Steering() or Herding(), which remember them, or observe="always"'
         )
     if callable(observe):

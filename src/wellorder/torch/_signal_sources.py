@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
+from wellorder._arguments import shown
 from wellorder._order import Keeps, Policy, keeps_of
 from wellorder.policies import PairGraB, Steering
 from wellorder.torch._batch_gradients import MicroBatch, MicroBatchSource
@@ -69,7 +70,8 @@ class Choice(NamedTuple):
 
 def default_policy(signals: Any) -> Policy[Any]:
     """The policy where none is named: `Steering`, or for exact signals, which have no rows, `PairGraB`."""
-    return PairGraB() if signals == "exact" or isinstance(signals, Exact) else Steering()
+    exact = isinstance(signals, Exact) or (isinstance(signals, str) and signals == "exact")
+    return PairGraB() if exact else Steering()
 
 
 def choose(
@@ -79,9 +81,13 @@ def choose(
 
     ``given`` says that rows of the examples are known already: then no micro-batches are made units instead.
     """
+    if not isinstance(signals, str | Spec):
+        raise ValueError(_unknown(signals))
     if model is None:
         if signals != "auto":
-            raise ValueError(f"signals={signals!r}, model=None: pass the model that signals are taken of")
+            raise ValueError(
+                f"signals={shown(signals)}, model=None: pass the model that signals are taken of"
+            )
         return Choice(None, "no model was given, so orders are made from what is known before training")
     choice = _choose(signals, policy, model, n, batch)
     if given and isinstance(choice.spec, MicroBatch):
@@ -93,15 +99,19 @@ def choose(
     return choice
 
 
+def _unknown(signals: Any) -> str:
+    return (
+        f'signals={shown(signals)}: pass "auto", "exact", "sketch" or "batch", or a spec such as '
+        "Sketch(size=256)"
+    )
+
+
 def _choose(signals: Any, policy: Policy[Any], model: nn.Module, n: int, batch: int) -> Choice:
     if isinstance(signals, Spec):
         return Choice(signals, "as asked")
     if signals != "auto":
         if signals not in NAMES:
-            raise ValueError(
-                f'signals={signals!r}: pass "auto", "exact", "sketch" or "batch", '
-                "or a spec such as Sketch(size=256)"
-            )
+            raise ValueError(_unknown(signals))
         return Choice(NAMES[signals], "as asked")
     if not policy.needs.at_visits():
         return Choice(None, f"{type(policy).__name__} looks at no signals")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from wellorder._arguments import flag, whole_number
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import LayerHooks, Scaler
 from wellorder.torch._per_example.layers import CONVS, Layer, is_transposed_linear, survey
@@ -52,8 +53,9 @@ class Sketch:
 
     def __post_init__(self) -> None:
         for name in ("size", "height", "filters", "side", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r}: pass a number of 1 or more")
+            whole_number(name, getattr(self, name), least=1, cure="pass a number of 1 or more")
+        for name in ("pool", "mean"):
+            flag(name, getattr(self, name))
 
 
 class SketchSource:

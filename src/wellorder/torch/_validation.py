@@ -17,7 +17,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from wellorder._order import Needs, Policy, remembers
+from wellorder._order import Needs, Policy, policy_of, remembers
 from wellorder.torch._batching import Batching
 
 
@@ -94,11 +94,7 @@ def checked_model(model: Any) -> nn.Module:
 
 def check_policy_fits(policy: Policy[Any]) -> None:
     """Refuse policies that want every unit's gradient before the epoch: a loader cannot compute the loss."""
-    needs = getattr(policy, "needs", None)
-    if isinstance(policy, type):
-        raise ValueError(f"policy={policy.__name__} is a class; pass an object: {policy.__name__}()")
-    if not isinstance(needs, Needs):
-        raise ValueError(f"policy={policy!r}: pass a wellorder policy, e.g. wellorder.PairGraB()")
+    needs: Needs = policy_of(policy).needs
     if needs.at_start(0) or needs.at_start(1):
         raise ValueError(
             f"policy={type(policy).__name__} needs {needs.value}, and a loader does not know your loss; "

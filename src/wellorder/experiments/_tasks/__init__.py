@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from wellorder._arguments import flag, instance_of, path_of, shown
 from wellorder._extras import needed_by
 from wellorder.experiments._names import meant
 from wellorder.experiments._tasks.task import ProblemTask, Task, problem_task
@@ -29,8 +30,12 @@ def task_of(name: str, *, folder: str | None = None, download: bool = False) -> 
     Traceback (most recent call last):
     ValueError: task 'digit' is unknown; did you mean digits?
     """
+    instance_of("name", name, str, f"pass one of {', '.join(TASKS)}")
+    flag("download", download)
+    if folder is not None:
+        path_of("folder", folder)
     if name not in TASKS:
-        raise ValueError(f"task {name!r} is unknown; {meant(name, list(TASKS))}")
+        raise ValueError(f"task {shown(name)} is unknown; {meant(name, list(TASKS))}")
     module, function = TASKS[name].split(":")
     try:
         with needed_by(f"task {name!r}", "torch", "experiments"):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from wellorder._arguments import instance_of, shown, whole_number
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
-from wellorder._order import Policy
+from wellorder._order import Policy, policy_of
 from wellorder.experiments._tasks.task import LOOK, LOSS, ORDER_ERROR, TEST_ACCURACY
 from wellorder.experiments._training import Settings
 from wellorder.report._table import Metric
@@ -37,6 +39,10 @@ class LabelledData:
 
     def to(self, device: str, examples: int | None = None) -> LabelledData:
         """The same data on a device; only the first ``examples`` to train on."""
+        if not isinstance(device, str) or not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", device):
+            raise ValueError(f"device={shown(device)}: pass such as 'cpu' or 'cuda'")
+        if examples is not None:
+            whole_number("examples", examples, least=1)
         parts = (self.x[:examples], self.y[:examples], self.test_x, self.test_y)
         return LabelledData(*(part.to(device) for part in parts))
 
@@ -123,6 +129,7 @@ class NetworkTask:
             self.find()
 
     def _check_settings(self, settings: Settings) -> None:
+        instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
         if settings.cohort != 1 or settings.local_steps != 1 or settings.server_step != 1:
             raise ValueError(
                 f"cohort={settings.cohort}, local_steps={settings.local_steps}, "
@@ -132,6 +139,8 @@ class NetworkTask:
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
         self._check_settings(settings)
+        policy_of(policy)
+        whole_number("seed", seed, least=0)
         recipe = replace(self.recipe, step_size=settings.step_size)
         data = self.load().to(self.device, self.examples)
         yield from train(recipe, data, policy, seed=seed, epochs=settings.epochs)

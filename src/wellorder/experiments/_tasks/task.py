@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from wellorder._arguments import instance_of, real_number, whole_number
 from wellorder._measure import order_error
-from wellorder._order import Policy
+from wellorder._order import Policy, policy_of
 from wellorder._training import Moment
 from wellorder.experiments._training import Settings, train
-from wellorder.problems._problem import Point, Problem, start_of
+from wellorder.problems._problem import Point, Problem, problem_of, start_of
 from wellorder.report._table import Metric
 
 LOSS = Metric("loss", "training loss", log=False)
@@ -89,6 +90,7 @@ class ProblemTask:
 
     def check(self, settings: Settings) -> int:
         n = self.problem_of(0).n
+        instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
         settings.check(n)
         return n
 
@@ -110,10 +112,13 @@ class ProblemTask:
 
     def warm_up(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
         """Train one epoch that nobody records: compilation is no cost of training."""
+        instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
         for _ in self.train(policy, seed, replace(settings, epochs=1)):
             pass
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
+        policy_of(policy)
+        instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
         problem, row = self.problem_of(seed), {}
         # One BLAS thread, so that neither clocks nor last bits depend on what else is running.
         with threadpool_limits(1):
@@ -149,6 +154,9 @@ def problem_task(
     >>> [metric.column for metric in task.metrics]
     ['excess_loss', 'loss', 'order_error', 'distance']
     """
+    problem_of(problem)
+    step_size, epochs = real_number("step_size", step_size, above=0), whole_number("epochs", epochs, least=1)
+    instance_of("name", name, str, "pass a name, as a string")
     known = (EXCESS, LOSS, ORDER_ERROR, DISTANCE) if problem.minimiser is not None else (LOSS, ORDER_ERROR)
     grid = (step_size / 10, step_size, step_size * 10)
     return ProblemTask(name, f"{type(problem).__name__}, {problem.n} units", partial(_same, problem), known,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wellorder._arguments import flag
 from wellorder.torch._batch_gradients import Coordinates
 from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook
 from wellorder.torch._hooks import LayerHooks, LayerUse, Scaler, transformed, unscaled
@@ -41,6 +42,9 @@ class Exact:
     """
 
     mean: bool = True
+
+    def __post_init__(self) -> None:
+        flag("mean", self.mean)
 
 
 class Call:
