@@ -34,7 +34,8 @@ from wellorder.problems import quadratics
 
 POLICIES = [
     RandomReshuffling(), ShuffleOnce(), wo.IncrementalGradient(), wo.FlipFlop(), wo.WithReplacement(),
-    wo.RandomCohorts(), wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
+    wo.RandomCohorts(),
+    wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
     PairGraB(Walk(2.0)), GraB(Walk(2.0), reorders=2),
     Arbitrary(lambda epoch: np.random.default_rng(epoch).permutation(13)),
 ]  # fmt: skip

@@ -30,7 +30,9 @@ def rows(clients=6, n=48):
 
 
 def settings(**changes):
-    return Config(**{"step_size": 0.1, "epochs": 2, "cohort": 3, "batch": None, "precision": "float64", **changes})
+    return Config(
+        **{"step_size": 0.1, "epochs": 2, "cohort": 3, "batch": None, "precision": "float64", **changes}
+    )
 
 
 def normed():
@@ -74,7 +76,7 @@ def test_the_statistics_are_no_signal_and_frozen_ones_stay():
     frozen[1].eval()
     run = simulate(frozen, rows(), PairGraB(), settings())
     assert set(run.weights) == {name for name, _ in frozen.named_parameters()}
-    with pytest.raises(ValueError, match="mode='vmap': running statistics .*pass mode='auto'"):
+    with pytest.raises(ValueError, match=r"mode='vmap': running statistics .*pass mode='auto'"):
         simulate(normed(), rows(), PairGraB(), settings(mode="vmap"))
 
 
@@ -137,7 +139,11 @@ class Noisy(nn.Module):
         (Counts(), {}, "changes the buffer calls, which no server averages"),
         (Noisy(), {}, "draws random numbers of its own"),
         (nn.Linear(7, 2), {}, r"its forward fails on inputs of shape \(2, 5\)"),
-        (nn.Linear(5, 2), {"loss": nn.functional.cross_entropy}, r"returns shape \(\) for 2 examples.*reduction"),
+        (
+            nn.Linear(5, 2),
+            {"loss": nn.functional.cross_entropy},
+            r"returns shape \(\) for 2 examples.*reduction",
+        ),
         (nn.Sequential(nn.Linear(5, 2), nn.AlphaDropout(0.5)), {}, r"AlphaDropout\(p=0.5\) cannot be drawn"),
     ],
     ids=["buffer", "F.dropout", "inputs", "mean loss", "alpha"],
@@ -173,7 +179,9 @@ def test_data_that_are_not_finite_are_refused():
 
 
 def test_a_run_that_diverges_says_so_once():
-    with pytest.warns(RuntimeWarning, match=r"PairGraB.*step_size=1e\+308.*diverged.*smaller step_size") as told:
+    with pytest.warns(
+        RuntimeWarning, match=r"PairGraB.*step_size=1e\+308.*diverged.*smaller step_size"
+    ) as told:
         simulate(nn.Linear(5, 2).double(), rows(), PairGraB(), settings(step_size=1e308, epochs=3))
     assert len([w for w in told if "diverged" in str(w.message)]) == 1
     with warnings.catch_warnings():

@@ -155,7 +155,7 @@ class RoundLoop:
         self.watch: Callable[[int, int], None] | None = None
         """Called after every round: how many of the epoch's are done, and how many it has."""
         self.look: Callable[[int, Sequence[int]], None] | None = None
-        """Called ``config.looks`` − 1 times an epoch: how many rounds are done, and of how many in each run."""
+        """Called ``config.looks`` − 1 times an epoch: how many rounds are done, of how many in each run."""
 
     def epoch(self, epoch: int) -> None:
         """Plan and train one epoch of all runs, and let the policies make the next orders."""

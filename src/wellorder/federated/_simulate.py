@@ -107,7 +107,7 @@ def simulate_many(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> list[Simulation]:
-    """`simulate` for several runs that share device and data; only policy, seed, step size and sketch differ."""
+    """`simulate` for several runs on one device and data; they may differ in policy, seed, step size and sketch."""
     runs = Runs(model, data, jobs, loss)
     runs.loop.watch = watch
     with precision_of(jobs[0][1].precision):
@@ -195,8 +195,8 @@ class Runs:
             if not np.isfinite(self.rows[r][-1]["train_loss"]) and r not in self.lost:
                 self.lost.add(r)
                 warnings.warn(
-                    f"{run.policy!r}, seed={run.config.seed}, step_size={run.config.step_size:g}: the run has "
-                    f"diverged by epoch {epoch:g}; pass a smaller step_size, or clip=10.0",
+                    f"{run.policy!r}, seed={run.config.seed}, step_size={run.config.step_size:g}: the run "
+                    f"has diverged by epoch {epoch:g}; pass a smaller step_size, or clip=10.0",
                     RuntimeWarning,
                     stacklevel=2,
                 )

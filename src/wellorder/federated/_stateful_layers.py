@@ -44,15 +44,15 @@ def with_counted_dropout(model: nn.Module) -> nn.Module:
     number = 0
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            active = isinstance(child, nn.modules.dropout._DropoutNd) and child.training and child.p > 0
-            if not active:
+            if not isinstance(child, nn.modules.dropout._DropoutNd) or not child.training or not child.p:
                 continue
-            if type(child) not in _DROPPED or child.p >= 1:
+            p = float(child.p)
+            if type(child) not in _DROPPED or p >= 1:
                 raise ValueError(
-                    f"model: {type(child).__name__}(p={child.p}) cannot be drawn from the run's seed; "
+                    f"model: {type(child).__name__}(p={p}) cannot be drawn from the run's seed; "
                     "use nn.Dropout with p below 1, or call its eval() first"
                 )
-            setattr(parent, name, CountedDropout(child.p, type(child) is not nn.Dropout, number))
+            setattr(parent, name, CountedDropout(p, type(child) is not nn.Dropout, number))
             number += 1
     return model
 
@@ -105,7 +105,7 @@ def check_forward(
                     f"model: its forward changes the buffer {strange[0]}, which no server averages; only the "
                     "running statistics of normalisation layers may change"
                 )
-    if isinstance(outputs[0], Tensor) and not torch.allclose(*outputs, equal_nan=True):
+    if isinstance(outputs[0], Tensor) and not torch.allclose(outputs[0], outputs[1], equal_nan=True):
         raise ValueError(
             "model: its forward draws random numbers of its own, which no seed of the run decides; "
             "use nn.Dropout layers, or call model.eval() first"
@@ -113,6 +113,6 @@ def check_forward(
     told = loss(outputs[0], labels)
     if tuple(told.shape) != (len(labels),):
         raise ValueError(
-            f"loss: it returns shape {tuple(told.shape)} for {len(labels)} examples; return one loss for each, "
+            f"loss: it returns shape {tuple(told.shape)} for {len(labels)} examples; return one for each, "
             "e.g. with reduction='none'"
         )
