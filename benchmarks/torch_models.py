@@ -29,13 +29,15 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """Residual network with a 3×3 stem: blocks (1, 1, 1, 1) for ResNet-10, (2, 2, 2, 2) for ResNet-18."""
 
-    def __init__(self, blocks: tuple[int, ...], norm: type | None = nn.GroupNorm, classes: int = 10) -> None:
+    def __init__(
+        self, blocks: tuple[int, ...], norm: type | None = nn.GroupNorm, classes: int = 10, first: int = 64
+    ) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.ReLU()]
-        width = 64
+        layers: list[nn.Module] = [nn.Conv2d(3, first, 3, 1, 1, bias=False), nn.ReLU()]
+        width = first
         for stage, count in enumerate(blocks):
             for block in range(count):
-                wide = 64 * 2**stage
+                wide = first * 2**stage
                 layers.append(Block(width, wide, 2 if stage and not block else 1, norm))
                 width = wide
         self.body, self.head = nn.Sequential(*layers), nn.Linear(width, classes)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellorder import Herding, PairGraB, Steering, balanced, balanced_stream, features, order_error
-from wellorder._order import shuffled
+from wellorder._kernels.steer import Window
+from wellorder._order import rng, shuffled
 
 
 def take(orders, count):
@@ -89,6 +90,25 @@ def test_a_stream_whose_mean_is_known_is_steering_in_the_order_of_arrival():
     arrival, mean = shuffled(500, 3, 2), rows.sum(axis=0, dtype=np.float64) / 500
     out = balanced_stream(arrival, rows.__getitem__, window=64, candidates=8, seed=3, epoch=2, mean=mean)
     assert [int(u) for u in out] == policy.open(policy.init(500, seed=3, rows=rows), 2).order.tolist()
+
+
+def test_a_running_mean_holds_for_all_that_came_before():
+    rows = np.random.default_rng(0).normal(2, 1, size=(300, 3)).astype(np.float32)
+    held, gone = Window(50, 3, 4, rng(0, 0, "steering")), []
+    for at in range(0, 300, 60):
+        which = np.arange(at, at + 60)
+        mean = rows[: at + 60].mean(axis=0, dtype=np.float64)
+        gone += held.take_in(rows, which, which, mean).tolist()
+        np.testing.assert_allclose(held.total, (rows[gone] - mean).sum(axis=0), atol=1e-3)
+        np.testing.assert_allclose(held.rows, rows[held.numbers] - mean, atol=1e-5)
+        lengths = np.linalg.norm(rows[held.numbers] - mean, axis=1)
+        np.testing.assert_allclose(held.scales, 1 / lengths, rtol=1e-4)
+
+
+def test_a_stream_without_a_known_mean_is_no_worse_than_a_shuffle():
+    rows = np.random.default_rng(0).normal(1, 1, size=(6000, 8))
+    out = np.array(list(balanced_stream(range(6000), rows.__getitem__, window=500)))
+    assert order_error(rows, out) < 1.3 * order_error(rows, shuffled(6000, 0, 0))
 
 
 def test_a_stream_reads_no_further_ahead_than_its_window_and_one_block():

@@ -10,6 +10,7 @@ import pytest
 import wellorder
 from wellorder import (
     Arbitrary,
+    CDGraB,
     FlipFlop,
     GraB,
     GraBProto,
@@ -57,6 +58,9 @@ POLICIES = [
     GraB(reorders=3),
     PairGraB(),
     PairGraB(Walk(5.0)),
+    CDGraB(1),
+    CDGraB(3),
+    CDGraB(2, Walk(5.0)),
     Herding(),
     Herding(passes=3, rule=Walk(200.0)),
     Steering(),

@@ -18,7 +18,13 @@ from wellorder.problems import quadratics
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
-NEEDS = {"torch.md": "torch", "federated.md": "torch", "flower.md": "flwr", "compare.md": "pyarrow"}
+NEEDS = {
+    "torch.md": "torch",
+    "devices.md": "torch",
+    "federated.md": "torch",
+    "flower.md": "flwr",
+    "compare.md": "pyarrow",
+}
 """Pages whose examples need a package that not everybody installs."""
 
 # pytest's --doctest-glob would take a block's closing fence for expected output; so blocks are cut out here.

@@ -7,6 +7,7 @@ and the other parts are loaded when they are first asked for.
 import importlib
 from types import ModuleType
 
+from wellorder._audit import Audit, audit
 from wellorder._balanced import balanced, balanced_stream
 from wellorder._checks import ContractError, check_policy
 from wellorder._kernels.balance import Balanced, balance
@@ -34,6 +35,7 @@ from wellorder._order import (
 from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
+    CDGraB,
     FlipFlop,
     GraB,
     GraBProto,
@@ -54,7 +56,9 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Arbitrary",
+    "Audit",
     "Balanced",
+    "CDGraB",
     "ContractError",
     "Deterministic",
     "Expansion",
@@ -82,6 +86,7 @@ __all__ = [
     "Steering",
     "Walk",
     "WithReplacement",
+    "audit",
     "balance",
     "balanced",
     "balanced_stream",
@@ -104,7 +109,7 @@ __all__ = [
     "visit",
 ]
 
-_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "theory", "torch")
+_PARTS = ("experiments", "federated", "flower", "policies", "problems", "report", "shards", "theory", "torch")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from wellorder._arguments import seed_of, whole_number
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
-from wellorder._order import Order, Policy, remembers
+from wellorder._order import Order, Policy, Rows, remembers, rng
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -69,13 +70,17 @@ def balanced_stream(
 
     Examples enter a window; at each step the one leaves, of a few random members, whose row turns the running
     sum back (`Steering`). Any objects will do. Memory: the window's examples and rows, and ``at_once`` more.
+    The same examples with the same arguments come in the same order, so a stream is entered again after k
+    of them by ``itertools.islice(balanced_stream(…), k, None)``; ``wellorder.torch.ShardedDataset`` resumes
+    without reading all again.
 
     Parameters
     ----------
     examples
         Any iterable; it is read once, in order.
     row
-        From an example to its row: a 1-D array of numbers, equally long for all.
+        From an example to its row: a 1-D array of numbers, equally long for all. If it has a method ``many``
+        (as ``survey.row`` has), that makes the rows of a list of examples.
     window, candidates
         How many examples wait to be chosen from, and how many of them are looked at for each choice.
     seed, epoch
@@ -92,47 +97,88 @@ def balanced_stream(
     >>> sorted(out) == labels, max(abs(np.cumsum(out) - np.arange(1, 101) / 2)) < 4
     (True, np.True_)
     """
-    whole_number("window", window, least=1)
-    whole_number("candidates", candidates, least=1)
-    whole_number("at_once", at_once, least=1)
-    whole_number("epoch", epoch, least=0)
     if not callable(row):
         raise ValueError(f"row={row!r}: pass a function from an example to its row of numbers")
-    return _stream(iter(examples), row, window, candidates, (seed_of(seed), epoch), mean, at_once)
+    whole_number("at_once", at_once, least=1)
+    draw = rng(seed_of(seed), whole_number("epoch", epoch, least=0), "steering")
+    buffer = SteeringBuffer(row, window, candidates, draw, mean)
+    return _stream(iter(examples), buffer, at_once)
 
 
-def _stream(
-    examples: Iterator[E],
-    row: Callable[[E], Any],
-    window: int,
-    candidates: int,
-    draws: tuple[int, int],
-    mean: Any,
-    at_once: int,
-) -> Iterator[E]:
-    held: Window | None = None
-    waiting: dict[int, E] = {}
-    center: Any = None if mean is None else np.asarray(mean, np.float64)
-    total: Any = 0.0
+def _stream(examples: Iterator[E], buffer: SteeringBuffer[E], at_once: int) -> Iterator[E]:
     seen = 0
-    while block := list(_some(examples, at_once)):
-        rows = dense(np.stack([np.asarray(row(example)) for example in block]), len(block), "row(example)")
-        numbers = np.arange(seen, seen + len(block))
+    while block := list(itertools.islice(examples, at_once)):
+        leaving = buffer.push(block, np.arange(seen, seen + len(block)))
         seen += len(block)
-        if mean is None:
-            total = total + rows.sum(axis=0, dtype=np.float64)
-            center = total / seen
+        yield from buffer.pop(leaving)
+    yield from buffer.pop(buffer.drain())
+
+
+class SteeringBuffer(Generic[E]):
+    """Examples that wait in a window, and those that have left it and are not given out yet.
+
+    An example goes by a number of the caller's choice. Every number that is pushed leaves exactly once.
+    """
+
+    def __init__(
+        self,
+        row: Callable[[E], Any],
+        window: int,
+        candidates: int,
+        draw: np.random.Generator,
+        mean: npt.ArrayLike | None = None,
+    ) -> None:
+        self.size = whole_number("window", window, least=1)
+        self.candidates = whole_number("candidates", candidates, least=1)
+        self.row, self.draw = row, draw
+        self.mean: Any = None if mean is None else np.asarray(mean, np.float64)
+        self.window: Window | None = None
+        self.waiting: dict[int, E] = {}
+        self._total: Any = 0.0
+        self._seen = 0
+
+    def push(self, examples: Sequence[E], numbers: npt.NDArray[np.int64]) -> list[int]:
+        """Take in some examples; returns the numbers of those that leave, in order, one for one if full."""
+        rows = rows_by(self.row, examples)
+        center = self.mean
+        if center is None:
+            self._seen += len(rows)
+            self._total = self._total + rows.sum(axis=0, dtype=np.float64)
+            center = self._total / self._seen
         if center.shape != (rows.shape[1],):
             raise ValueError(f"mean of shape {center.shape}: rows have {rows.shape[1]} numbers")
-        held = held or Window(window, rows.shape[1], candidates, *draws)
-        waiting.update(zip(numbers.tolist(), block, strict=True))
-        for number in held.take_in(rows, np.arange(len(block)), numbers, center).tolist():
-            yield waiting.pop(number)
-    if held is not None:
-        for number in held.drain().tolist():
-            yield waiting.pop(number)
+        leaving = self.opened(rows.shape[1]).take_in(rows, np.arange(len(rows)), numbers, center)
+        self.waiting.update(zip(numbers.tolist(), examples, strict=True))
+        leaving_now: list[int] = leaving.tolist()
+        return leaving_now
+
+    def opened(self, dim: int) -> Window:
+        """The window, for rows of ``dim`` numbers."""
+        if self.window is None:
+            self.window = Window(self.size, dim, self.candidates, self.draw)
+        if self.window.rows.shape[1] != dim:
+            raise ValueError(f"row(example) of {dim} numbers, where others have {self.window.rows.shape[1]}")
+        return self.window
+
+    def drain(self) -> list[int]:
+        """The numbers of all that wait, in the order in which they leave."""
+        last: list[int] = [] if self.window is None else self.window.drain().tolist()
+        return last
+
+    def pop(self, numbers: Iterable[int]) -> Iterator[E]:
+        """Give out examples that have left the window."""
+        return map(self.waiting.pop, numbers)
 
 
-def _some(examples: Iterator[E], count: int) -> Iterator[E]:
-    for _, example in zip(range(count), examples, strict=False):
-        yield example
+def rows_by(row: Callable[[E], Any], examples: Sequence[E]) -> Rows:
+    """The rows of some examples, by one call of ``row.many`` if there is such a method."""
+    many = getattr(row, "many", None)
+    made = many(examples) if many is not None else _stacked([np.asarray(row(each)) for each in examples])
+    return dense(made, len(examples), "row(example)")
+
+
+def _stacked(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    shapes = {each.shape for each in rows}
+    if len(shapes) > 1 or len(rows[0].shape) != 1:
+        raise ValueError(f"row(example) of shapes {sorted(shapes)}: pass 1-D arrays, equally long for all")
+    return np.stack(rows)

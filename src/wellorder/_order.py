@@ -356,13 +356,17 @@ def _check_values(policy: Policy[Any], blank: State, values: Mapping[str, Any]) 
         raise ValueError(f"damaged state: order is no permutation of 0..{n - 1}; load an intact copy")
     if order.min() < 0 or order.max() >= n:
         raise ValueError(f"damaged state: order holds units outside 0..{n - 1}; load an intact copy")
-    limits = {"epoch": (0, 2**63), "seen": (0, n), "observed": (0, n), "waiting": (-1, n - 1)}
+    limits = {"epoch": (0, 2**63), "waiting": (-1, n - 1)} | dict.fromkeys(
+        ("seen", "observed", "pairs"), (0, n)
+    )
     for name, value in values.items():
         low, high = limits.get(name, (-np.inf, np.inf))
         if isinstance(value, int) and not low <= value <= high:
             raise ValueError(f"damaged state: {name}={value} is outside {low}..{high}; load an intact copy")
         if not isinstance(value, np.ndarray):
             continue
+        if name in limits and value.size and not (low <= value.min() and value.max() <= high):
+            raise ValueError(f"damaged state: {name} is outside {low}..{high}; load an intact copy")
         if value.dtype == np.int8 and value.size and not (value.min() >= -1 and value.max() <= 1):
             raise ValueError(f"damaged state: {name} holds more than -1, 0 and 1; load an intact copy")
         if (

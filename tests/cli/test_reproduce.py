@@ -78,3 +78,19 @@ def test_bad_input_is_refused_with_exit_code_2(tmp_path):
         assert result.exit_code == 2, result.output
         assert message in result.stderr
     assert run("reproduce", "fig9").exit_code == 2
+
+
+def test_cdgrab_writes_its_figure_and_refuses_what_cannot_be_run(tmp_path):
+    small = ["reproduce", "cdgrab", "--n", 64, "--seeds", 2, "--epochs", 3, "--workers", 4, "--workers", 1]
+    result = run(*small, "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    assert {p.name for p in tmp_path.iterdir()} == {
+        f"cdgrab.{s}" for s in ("png", "pdf", "csv", "parquet", "json")
+    }
+    found = json.loads(result.stdout)
+    assert set(found["medians"]) == {"1 worker", "4 workers"}
+    assert found["medians"]["1 worker"]["CD-GraB"] == found["medians"]["1 worker"]["PairGraB"]
+    assert read_table(tmp_path / "cdgrab.parquet").num_rows == 2 * 3 * 2 * 4
+    for words in (["--workers", 40], ["--n", 1], ["--epochs", 0], ["--seeds", 0], ["--workers", 0]):
+        assert run(*small, *words, "--out", tmp_path / "no").exit_code == 2
+    assert not (tmp_path / "no").exists()

@@ -108,7 +108,7 @@ MUTATIONS = {
     ),
     "the same examples are dropped in every epoch": (
         "torch/_batching.py",
-        [("(epoch * rest + np.arange(rest)) % self.n", "np.arange(rest)")],
+        [("(epoch * rest + np.arange(rest)) % places", "np.arange(rest)")],
         f"{LOADER}::test_drop_last_starves_nobody",
     ),
     "policies that keep rows are shown products": (

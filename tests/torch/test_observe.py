@@ -351,6 +351,36 @@ def test_an_error_in_the_background_is_raised_at_the_epochs_end_with_its_cause(m
         list(loader)
 
 
+class InParts(Steering):
+    """Gives the second part of its orders when the gate opens."""
+
+    gate = threading.Event()
+
+    def advancing(self, state):
+        made = super().advance(state)
+        yield made.order[:9]
+        self.gate.wait(60)
+        yield made.order[9:]
+        return made
+
+    def advance(self, state):
+        return super().advance(state)
+
+
+def test_an_epoch_begins_while_its_order_is_in_the_making(make):
+    """After an observed epoch nobody waits for more of the order than the batches that are drawn."""
+    model, optimizer, loader = make(InParts(), observe=lambda epoch: epoch == 0)
+    for batch in loader:
+        step(model, optimizer, batch)
+    assert (loader.epoch, loader.observing) == (1, False)
+    batches = iter(loader)
+    first = [next(batches)[1].tolist() for _ in range(9 // loader.batch_size)]
+    assert loader._observer.coming is not None  # nobody has asked for the rest
+    InParts.gate.set()
+    assert sum(map(len, first)) + sum(len(batch[1]) for batch in batches) == 30
+    assert loader.epoch == 2
+
+
 def test_a_loader_that_goes_away_does_not_wait_for_its_thread(make, gate):
     _, _, loader = make(Slow(), with_model=False, rows=known_rows())
     next(iter(loader))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from wellorder import __version__
-from wellorder._cli import bounds, compare, listing, reproduce
+from wellorder._cli import audit, bounds, compare, listing, reproduce
 
 app = typer.Typer(
     name="wellorder",
@@ -13,6 +13,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("compare")(compare.command)
+app.command("audit")(audit.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("list")(listing.command)
 app.command("bounds")(bounds.command)
@@ -30,4 +31,4 @@ def _root(
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version.")
     ] = False,
 ) -> None:
-    """Better orders than shuffle=True: compare them, reproduce the paper, read the bounds."""
+    """Better orders than shuffle=True: compare them, audit yours, reproduce the paper, read the bounds."""

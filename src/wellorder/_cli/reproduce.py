@@ -1,4 +1,4 @@
-"""``wellorder reproduce``: the paper's figures, one subcommand each."""
+"""``wellorder reproduce``: the paper's figures and CD-GraB's, one subcommand each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.table import Table
 from wellorder._cli.display import bar, console, refusing, shown
 from wellorder._saving import write_text
 from wellorder.experiments._folder import cores, machine, versions, whole_folder
-from wellorder.report._table import as_text, write_table
+from wellorder.report._table import as_text, joined, write_table
 
 SAID_EVERY = 60.0
 """Seconds between two lines about where a run is."""
-app = typer.Typer(help="Reproduce the paper's figures.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce the paper's figures, and CD-GraB's.", no_args_is_help=True)
 
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder.", show_default="runs/fig2 or runs/fig3")]
@@ -52,7 +52,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the final values as 
 
 @app.callback()
 def _root() -> None:
-    """Reproduce the paper's figures."""
+    """Reproduce the paper's figures, and CD-GraB's."""
 
 
 @app.command("fig1")
@@ -72,7 +72,6 @@ def figure1(
 ) -> None:
     """Figure 1: quadratics, SGD and federated; distance to the optimum and order error (PNG, PDF, table)."""
     from wellorder.experiments import _figure_1 as fig1  # plotting libraries are slow to import
-    from wellorder.report._pictures import save_picture
 
     clock = time.perf_counter()
     config = fig1.QuadraticsFigure(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
@@ -90,18 +89,7 @@ def figure1(
                     parts.append(part)
                     progress.advance(task)
             table = fig1.whole(parts)
-            found = {
-                "config": asdict(config),
-                "medians": fig1.medians(table),
-                "versions": versions(),
-                "machine": machine(),
-            }
-            figure = fig1.plot(table)
-            for suffix in (".png", ".pdf"):
-                save_picture(figure, beside / f"fig1{suffix}")
-            for suffix in (".parquet", ".csv"):
-                write_table(table, beside / f"fig1{suffix}")
-            write_text(beside / "fig1.json", as_text(found))
+            found = _write(beside, "fig1", fig1.plot(table), table, config, fig1.medians(table))
     if as_json:
         typer.echo(as_text({**found, "figure": str(out / "fig1.png")}))
         return
@@ -112,6 +100,62 @@ def figure1(
         shown_table.add_row(policy, f"{values['distance']:.2e}", f"{values['order_error']:.1f}")
     console().print(shown_table)
     console().print(f"Figure: {out / 'fig1.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
+
+
+@app.command("cdgrab")
+def coordination(
+    out: Annotated[Path, typer.Option(help="Where to write the figure and its table.")] = Path("runs/cdgrab"),
+    workers: Annotated[
+        list[int] | None, typer.Option(help="A number of workers; repeatable.", show_default="1, 4, 16, 64")
+    ] = None,
+    n: Annotated[int, typer.Option(help="Vectors, of all workers together.")] = 4096,
+    dim: Annotated[int, typer.Option(help="Numbers in a vector.")] = 16,
+    epochs: Annotated[int, typer.Option(help="Epochs.")] = 10,
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """CD-GraB: order error of workers who balance together, and of those who do so alone."""
+    from wellorder.experiments import _coordination as figure
+
+    clock = time.perf_counter()
+    counts = {"workers": tuple(sorted(set(workers)))} if workers else {}
+    config = figure.CoordinationFigure(n=n, dim=dim, epochs=epochs, seeds=seeds, **counts)
+    with refusing("nothing was written; run the command again"):
+        config.check()
+        progress = bar()
+        task = progress.add_task("CD-GraB: seeds", total=seeds)
+        parts = []
+        with whole_folder(out) as beside:
+            with shown(progress, quiet=as_json):
+                for part in figure.run(config):
+                    parts.append(part)
+                    progress.advance(task)
+            table = joined(parts)
+            found = _write(beside, "cdgrab", figure.plot(table), table, config, figure.medians(table))
+    if as_json:
+        typer.echo(as_text({**found, "figure": str(out / "cdgrab.png")}))
+        return
+    titles = figure.LABELS.values()
+    shown_table = Table("", *titles, title="Order error in the last epoch, medians", title_justify="left")
+    for setting, values in figure.medians(table).items():
+        shown_table.add_row(setting, *(f"{values[policy]:.1f}" for policy in figure.LABELS))
+    console().print(shown_table)
+    console().print(f"Figure: {out / 'cdgrab.png'} ({time.perf_counter() - clock:.1f} s)", soft_wrap=True)
+
+
+def _write(folder: Path, name: str, figure: Any, table: Any, config: Any, medians: Any) -> dict[str, Any]:
+    """A figure's files: pictures, tables, and what they were made with, which is returned too."""
+    from wellorder.report._pictures import save_picture
+
+    found = {
+        "config": asdict(config), "medians": medians, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+    for suffix in (".png", ".pdf"):
+        save_picture(figure, folder / f"{name}{suffix}")
+    for suffix in (".parquet", ".csv"):
+        write_table(table, folder / f"{name}{suffix}")
+    write_text(folder / f"{name}.json", as_text(found))
+    return found
 
 
 def federated_figure(name: str, about: str) -> Callable[..., None]:

@@ -83,7 +83,7 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
 
 def _labels(y: Any, size: int, seed: int) -> Floats:
     """One-hot labels, several labels, or standardised targets, as (n, at most size) numbers."""
-    array = _host(y)
+    array = on_host(y)
     if array.ndim == 0 or not len(array):
         raise ValueError(f"y={y!r}: pass one label for each example")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -146,13 +146,14 @@ def _rows(x: Any, start: int, stop: int) -> Any:
     part = x[start:stop]
     if hasattr(part, "tocsr"):  # scipy sparse: the product with a dense matrix is dense
         return part.astype(np.float32)
-    array = _host(part)
+    array = on_host(part)
     if array.dtype.kind not in "fbiu":
         raise ValueError(f"x of dtype {array.dtype}: pass numbers; texts as token counts (a sparse matrix)")
     return array.reshape(len(array), -1).astype(np.float32)
 
 
-def _host(array: Any) -> npt.NDArray[Any]:
+def on_host(array: Any) -> npt.NDArray[Any]:
+    """An array of NumPy from anything like one; tensors come to the host, small floats as float32."""
     if hasattr(array, "detach"):
         array = array.detach().cpu()
         array = array.float() if array.dtype.itemsize < 4 and array.is_floating_point() else array

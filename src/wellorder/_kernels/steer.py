@@ -8,6 +8,8 @@ short rows first and leaves the hard examples to the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ from wellorder._compiled import fast, jit
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
+PART = 1024
+"""Units that are taken in at a time, where an order is wanted as it is made."""
 
 
 class Window:
@@ -23,23 +27,38 @@ class Window:
     Memory is O(window · k), whatever passes through it; a step costs O(candidates · k).
     """
 
-    def __init__(self, size: int, dim: int, candidates: int, seed: int, epoch: int) -> None:
+    def __init__(self, size: int, dim: int, candidates: int, draw: np.random.Generator) -> None:
         self.candidates = candidates
         self.numbers = np.empty(size, np.int64)
         self.rows = np.empty((size, dim), np.float32)
         self.scales = np.empty(size, np.float32)
         self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
-        self.filled = 0
-        self.draws = rng(seed, epoch, "steering").integers(2**63, size=1, dtype=np.uint64)
+        self.filled = self.emitted = 0
+        self.mean: npt.NDArray[np.float64] | None = None
+        self.draws = draw.integers(2**63, size=1, dtype=np.uint64)
 
     def take_in(self, rows: Rows, which: Ints, numbers: Ints, mean: npt.NDArray[np.float64]) -> Ints:
-        """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window."""
+        """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
+
+        A ``mean`` other than the last call's (a running one) holds for all that came before, too: the sum is
+        that of the rows emitted so far less as many times this mean.
+        """
+        if self.mean is not None and not np.array_equal(mean, self.mean):
+            shift = mean - self.mean
+            _shift(self.rows, self.scales, self.filled, self.total, self.near, shift, self.emitted)
+        self.mean = mean.copy()
         out = np.empty(len(which), np.int64)
         self.filled, gone = _take_in(
             rows, which, numbers, mean, self.filled, self.candidates, self.draws,
             self.numbers, self.rows, self.scales, self.total, self.near, out,
         )  # fmt: skip
+        self.emitted += gone
         return out[:gone]
+
+    def carry_on(self, total: npt.NDArray[np.float64], draws: int) -> None:
+        """Go on as the window did whose sum and random state these were, after its members were taken in."""
+        self.total[:], self.draws[0] = total, draws
+        self.near[:] = self.total
 
     def drain(self) -> Ints:
         """Emit all that is left, steered to the end."""
@@ -48,30 +67,33 @@ class Window:
             self.filled, self.candidates, self.draws,
             self.numbers, self.rows, self.scales, self.total, self.near, out,
         )  # fmt: skip
+        self.emitted += self.filled
         self.filled = 0
         return out
 
 
-def steer(
+def steered(
     rows: Rows,
     order: Order,
     mean: npt.NDArray[np.float64],
     window: int,
     candidates: int,
     draws: tuple[int, int],
-) -> Order:
+) -> Iterator[Order]:
     """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
 
-    O(n·candidates·k) time.
+    Gives the new order part by part, as it is made. O(n·candidates·k) time.
     """
     seed, epoch = draws
-    held = Window(min(window, len(order)), rows.shape[1], candidates, seed, epoch)
-    which = order.astype(np.int64)
-    return np.concatenate([held.take_in(rows, which, which, mean), held.drain()]).astype(order.dtype)
+    held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
+    for at in range(0, len(order), PART):
+        which = order[at : at + PART].astype(np.int64)
+        yield held.take_in(rows, which, which, mean).astype(order.dtype)
+    yield held.drain().astype(order.dtype)
 
 
 @jit
-def _draw(draws):  # type: ignore[no-untyped-def]
+def draw(draws):  # type: ignore[no-untyped-def]
     """The next 64 random bits (splitmix64): one state, no memory, the same on every machine."""
     draws[0] += np.uint64(0x9E3779B97F4A7C15)
     x = draws[0]
@@ -85,7 +107,7 @@ def _choose(filled, candidates, draws, rows, scales, near):  # type: ignore[no-u
     """The member, among ``candidates`` random ones, that points most against the sum."""
     best, least = np.int64(0), np.float32(np.inf)
     for _ in range(candidates):
-        at = np.int64(((_draw(draws) >> np.uint64(32)) * np.uint64(filled)) >> np.uint64(32))
+        at = np.int64(((draw(draws) >> np.uint64(32)) * np.uint64(filled)) >> np.uint64(32))
         row, along = rows[at], np.float32(0.0)
         for k in range(len(near)):
             along += row[k] * near[k]
@@ -111,6 +133,15 @@ def _put(row, mean, place, scale, at):  # type: ignore[no-untyped-def]
         place[k] = np.float32(z)
         length += z * z
     scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
+
+
+@jit
+def _shift(window, scales, filled, total, near, shift, emitted):  # type: ignore[no-untyped-def]
+    for at in range(filled):
+        _put(window[at], shift, window[at], scales, at)
+    for k in range(len(total)):
+        total[k] -= emitted * shift[k]
+        near[k] = np.float32(total[k])
 
 
 @jit

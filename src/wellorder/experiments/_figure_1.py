@@ -70,8 +70,9 @@ def policies(config: QuadraticsFigure) -> dict[str, dict[str, Policy[Any]]]:
     }
     if config.every_policy:
         turned = wo.Arbitrary(partial(_turned, config.n))
+        told: dict[Any, Policy[Any]] = {wo.Arbitrary: turned, wo.CDGraB: wo.CDGraB(4)}
         for entry in REGISTRY:
-            found["SGD"][entry.short] = turned if entry.policy is wo.Arbitrary else entry.policy()
+            found["SGD"][entry.short] = told[entry.policy] if entry.policy in told else entry.policy()
         found["FL"] |= {
             "FL-AP": turned, "FL-OP (IG)": wo.IncrementalGradient(), "FL-OP (NP)": wo.NicePermutation(),
             "FL-GraB-proto": wo.PairGraBProto(),

@@ -1,6 +1,7 @@
 """The policies, one file each, and the registry that every other list is derived from."""
 
 from wellorder.policies._arbitrary import Arbitrary
+from wellorder.policies._cdgrab import CDGraB
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -15,6 +16,7 @@ from wellorder.policies._steering import Steering
 __all__ = [
     "REGISTRY",
     "Arbitrary",
+    "CDGraB",
     "Entry",
     "FlipFlop",
     "GraB",

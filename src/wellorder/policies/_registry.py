@@ -7,6 +7,7 @@ from typing import Any
 
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
+from wellorder.policies._cdgrab import CDGraB
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -70,6 +71,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(
         PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit", compared=True
     ),
+    Entry(CDGraB, "CD-GraB", "", "", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import whole_number
-from wellorder._kernels.steer import steer
-from wellorder._order import Keeps, Needs, shuffled
+from wellorder._kernels.steer import steered
+from wellorder._order import Keeps, Needs, Order, frozen, shuffled
 from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
 
 
@@ -61,8 +63,29 @@ class Steering:
 
     def open(self, state: LatestRows, epoch: int) -> LatestRows:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
+        opening = self._opening(state, epoch)
+        while True:
+            try:
+                next(opening)
+            except StopIteration as end:
+                opened: LatestRows = end.value
+                return opened
+
+    def advancing(self, state: LatestRows) -> Generator[Order, None, LatestRows]:
+        """As `advance`, which it returns; gives the next order part by part, as it is made."""
+        return self._opening(state, state.epoch + 1)
+
+    def _opening(self, state: LatestRows, epoch: int) -> Generator[Order, None, LatestRows]:
         order = shuffled(len(state.known), state.seed, epoch)
         part, mean = known_part(state, order)
         if len(part):
-            part = steer(state.rows, part, mean, self.window, self.candidates, (state.seed, epoch))
-        return replace(state, epoch=epoch, order=fill_in(order, state.known, part), seen=0, observed=0)
+            parts = steered(state.rows, part, mean, self.window, self.candidates, (state.seed, epoch))
+            if len(part) == len(order):
+                made = []
+                for each in parts:
+                    made.append(each)
+                    yield each
+                return replace(state, epoch=epoch, order=frozen(np.concatenate(made)), seen=0, observed=0)
+            order = fill_in(order, state.known, np.concatenate(list(parts)))
+        yield order
+        return replace(state, epoch=epoch, order=frozen(order), seen=0, observed=0)

@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
 from wellorder.torch._batch_gradients import MicroBatch
 from wellorder.torch._loader import OrderedLoader, Report, ordered
 from wellorder.torch._per_example.exact import Exact
+from wellorder.torch._sharded import ShardedDataset
 from wellorder.torch._sketch import Sketch
 
-__all__ = ["Exact", "MicroBatch", "OrderedLoader", "Report", "Sketch", "ordered"]
+__all__ = ["Exact", "MicroBatch", "OrderedLoader", "Report", "ShardedDataset", "Sketch", "ordered"]

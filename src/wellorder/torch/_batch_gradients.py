@@ -143,6 +143,13 @@ class MicroBatchSource:
         self._model, self._handles = model, self.records.watch(model, outputs=True)
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
 
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> list[tuple[BatchRecord, Any]]:  # noqa: ARG002
+        """The signals of batches that are closed; none waits for others."""
+        return [(record, self.signals(record)) for record in records]
+
+    def forget(self) -> None:
+        """No batch waits."""
+
     def signals(self, record: BatchRecord) -> Tensor | None:
         """The gradient of a batch that is closed, as one row; None if there was none."""
         row = self._coordinates.row(record)

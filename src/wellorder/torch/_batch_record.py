@@ -45,16 +45,16 @@ class BatchRecord:
     """What one batch that was given out has revealed so far.
 
     ``parts`` is what the layers' gradients became, in the words of the source of signals; ``coordinates`` are
-    numbers of the parameters' own gradients. ``alone`` says that no other batch was unsettled while this one
-    was, so that whatever the parameters got is this batch's. ``awaited`` says that a gradient which comes
-    after the next batch was drawn is still this batch's.
+    numbers of the parameters' own gradients; ``done`` says that signals were made of them. ``alone`` says
+    that no other batch was unsettled while this one was, so that whatever the parameters got is this batch's.
+    ``awaited`` says that a gradient which comes after the next batch was drawn is still this batch's.
     """
 
     def __init__(
         self, size: int, given: Any, step: int, units: Order, *, alone: bool, awaited: bool = True
     ) -> None:
         self.size, self.step, self.units, self.alone, self._awaited = size, step, units, alone, awaited
-        self.used = self.heard = self.reached = self.closed = self.ignored = False
+        self.used = self.heard = self.reached = self.closed = self.ignored = self.done = False
         self.passes, self.own_pass, self.views = 0, False, 1
         self.derived_again, self.several_outputs = False, ""
         self.calls: dict[int, Any] = {}

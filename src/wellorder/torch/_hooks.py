@@ -23,6 +23,7 @@ from wellorder.torch._per_example.layers import Layer
 
 # As `torch.compiler.disable`, which would import the compiler for everybody who does not use it.
 _not_compiled: Any = getattr(torch, "_disable_dynamo", lambda call: call)
+_eval_frame_callback: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
 
 _TOO_LATE = (
     "a gradient came to a batch after its signals had been handed over, and was dropped: run all backward "
@@ -103,7 +104,9 @@ class LayerReader(Protocol):
     folds: bool
     """Whether it can take several views of each example in one call."""
 
-    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor, output: Tensor) -> Any:
+    def keep(
+        self, use: LayerUse, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor, output: Tensor
+    ) -> Any:
         """What is needed of a call when its gradient comes; None if it was not given a batch."""
         ...
 
@@ -193,7 +196,7 @@ class LayerHooks:
             return None
         if record is None or self.records.replaying:
             return None
-        start = time.thread_time()
+        start = time.perf_counter()
         first = _first_of(args, kwargs)
         if first is not None and isinstance(layer.module, nn.Embedding):
             self._look_for_positions(layer, first, record)
@@ -203,7 +206,7 @@ class LayerHooks:
         use = LayerUse(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
         self._keep(use, args, kwargs, first, outputs[0])
         record.uses.append(weakref.ref(use))
-        self.records.seconds += time.thread_time() - start
+        self.records.seconds += time.perf_counter() - start
         return use
 
     def _keep(
@@ -217,8 +220,7 @@ class LayerHooks:
         if use.length != record.size and reader.folds and not transformed():
             use.views = views_of(first, record)
         if use.length == use.views * record.size:
-            with torch.no_grad():
-                use.kept = reader.keep(args, kwargs, first, out)
+            use.kept = reader.keep(use, args, kwargs, first.detach(), out.detach())
             use.length = 0 if use.kept is None else use.length
         elif use.length == 1:
             lookup = isinstance(use.layer.module, nn.Embedding)
@@ -232,7 +234,7 @@ class LayerHooks:
         """The gradient of a layer's ``place``-th output came."""
         if self.records.ignoring:
             return
-        start = time.thread_time()
+        start = time.perf_counter()  # not the thread's time, which takes longer to ask for than a small layer
         record, name = use.record, use.layer.name
         if record.closed:
             self.records.warn_once(_TOO_LATE)
@@ -244,13 +246,12 @@ class LayerHooks:
             self._leave_out(use, tuple(gradient.shape))
             return
         record.heard = True
-        record.derived_again = record.derived_again or torch.is_grad_enabled()  # else off in a backward pass
         self.heard.add(name)
         if self._parameter_handles:
             self._forget_parameters()
-        with torch.no_grad():
-            self._readers[name].take(use, place, unscaled(gradient, self.scaler).detach())
-        self.records.seconds += time.thread_time() - start
+        record.derived_again = record.derived_again or torch.is_grad_enabled()  # else off in a backward pass
+        self._readers[name].take(use, place, unscaled(gradient.detach(), self.scaler))
+        self.records.seconds += time.perf_counter() - start
 
     def check_heard(self, record: BatchRecord) -> None:
         """Refuse a batch whose gradients came to parameters and to none of the layers, ever."""
@@ -371,7 +372,7 @@ class _LayerHook(WeakHook):
         if not self._switch.on:
             return None
         if not torch.compiler.is_compiling():
-            if "torch._dynamo" in sys.modules:  # a frame that the compiler gave up may have called us
+            if _compiler_looks_on():  # a frame that it gave up has called us
                 self._apart(args, kwargs, output, compiling=False)
             else:
                 self.listen(args, kwargs, output)
@@ -453,6 +454,11 @@ def _called_by_a_scaler() -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _compiler_looks_on() -> bool:
+    """Whether the compiler would try to compile what is called now."""
+    return _eval_frame_callback is not None and _eval_frame_callback() is not None
 
 
 def _vmapped() -> bool:

@@ -7,13 +7,13 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from wellorder._measure import error_vs_shuffle
 from wellorder._order import Order, Policy, describe, remembers, rng, units_of
@@ -26,17 +26,19 @@ from wellorder.torch._batching import (
     NumberedDataset,
     RestOfEpoch,
 )
+from wellorder.torch._distributed import Ranks, Share, check_initialised, checksum, share_of
 from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
 from wellorder.torch._observing import Observer
-from wellorder.torch._saved_state import check_same, packed, unpacked
-from wellorder.torch._schedule import NextState, Observe, schedule_of
+from wellorder.torch._per_example.exact import Exact
+from wellorder.torch._saved_state import check_same, packed, reopened, unpacked
+from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
 from wellorder.torch._validation import (
     check_knowledge,
     check_loader,
-    check_model,
-    check_one_rank,
     check_policy_fits,
+    check_something_left,
+    checked_model,
     opened,
 )
 
@@ -66,7 +68,8 @@ def ordered(
     Parameters
     ----------
     loader
-        A `torch.utils.data.DataLoader` over a map-style data set, shuffled or not.
+        A `torch.utils.data.DataLoader` over a map-style data set, shuffled or not. With several ranks (see
+        torch.distributed) each takes its part of every global batch, with a `DistributedSampler` or without.
     model
         The module whose gradients order the examples; the batch must be its layers' first dimension. Not
         needed where ``rows`` say enough.
@@ -99,7 +102,7 @@ def ordered(
     """
     check_loader(loader)
     if model is not None:
-        check_model(model)
+        model = checked_model(model)
     rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
     check_knowledge(rule, model, rows)
@@ -133,8 +136,12 @@ class OrderedLoader(DataLoader[Any]):
         n, size = len(data), int(loader.batch_size or 1)
         chosen = choose(signals, policy, model, n, size, given=rows is not None)
         grouped = isinstance(chosen.spec, MicroBatch)
-        self._batching = Batching(n, size, loader.drop_last, grouped, seed)
-        self._rest = RestOfEpoch(self._batching)
+        given: Any = loader.sampler
+        self._shard = given if isinstance(given, DistributedSampler) else None
+        self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
+        self._batching = Batching(n, size, loader.drop_last, grouped, seed, self._share())
+        check_something_left(self._batching)
+        self._rest, self._ranks = RestOfEpoch(self._batching), Ranks()
         self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
         settings = {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
         with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
@@ -142,7 +149,7 @@ class OrderedLoader(DataLoader[Any]):
             super().__init__(
                 loader.dataset,
                 batch_size=size,
-                sampler=ExamplesOfEpoch(self._rest),
+                sampler=ExamplesOfEpoch(self._rest, loader.dataset),
                 drop_last=loader.drop_last,
                 collate_fn=loader.collate_fn,
                 generator=loader.generator,
@@ -159,17 +166,19 @@ class OrderedLoader(DataLoader[Any]):
                 **settings,
             )
         object.__setattr__(self, "batch_sampler", self._rest)  # torch lets nobody set it later
-        self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
         self._schedule = schedule_of(observe, policy)
         self._records = BatchRecords()
         self._records.drawn_elsewhere = partial(getattr, self._rest, "asked_elsewhere")
         self._source: Source | None = None
         if self.spec is not None and model is not None:
             strict = signals != "auto"
-            self._source = watch(self.spec, model, policy, seed, scaler, self._records, strict=strict)
-        self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows))
+            self._source = watch(
+                self.spec, model, policy, seed, scaler, self._records, batch=size, strict=strict
+            )
+        self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows), **self._how())
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
+        self._steps_before = 0  # of the epoch before this one
         self._next: NextState | None = None
         # The model only if gradients are looked at: otherwise it is none of ours to keep alive.
         self._model = None if self._source is None else model
@@ -184,6 +193,8 @@ class OrderedLoader(DataLoader[Any]):
         self._open_epoch()
 
     def __len__(self) -> int:
+        if not self._step:
+            self._take_share()
         return len(self._batching)
 
     def __reduce__(self) -> Any:
@@ -204,7 +215,7 @@ class OrderedLoader(DataLoader[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that is being visited, or comes next; the first is 0."""
-        return int(self._observer.state.epoch)
+        return self._observer.epoch
 
     @property
     def observing(self) -> bool:
@@ -222,7 +233,8 @@ class OrderedLoader(DataLoader[Any]):
         if self._step and not self._resumed:  # the last epoch was left early
             self._warn_if_left_at_once()
             self._advance()
-        check_one_rank()
+        self._take_share()
+        check_initialised(observing=self._source is not None, share=self._batching.share)
         data: Any = self.dataset
         if len(data) != self._batching.n:
             raise ValueError(
@@ -230,10 +242,14 @@ class OrderedLoader(DataLoader[Any]):
                 f"{len(data)} now; call ordered(...) again on a new DataLoader"
             )
         self._resumed = False
+        if self._together:
+            where = f"the start of epoch {self.epoch}"
+            self._ranks.agree(where, self._batching.share, self._facts(ending=False))
         self._iteration += 1
         iteration = self._iteration
         given: Any = self.generator  # its seed counts; its state would not come back on resume
         name = "workers" if given is None else f"workers.{given.initial_seed()}"
+        name += f".rank{self._batching.share.number}" if self._batching.share.number else ""
         self._generator.manual_seed(int(rng(self.seed, self.epoch, name).integers(2**62)))
         try:
             yield from self._observed_epoch(iteration) if self.observing else self._plain_epoch(iteration)
@@ -245,7 +261,7 @@ class OrderedLoader(DataLoader[Any]):
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
         batches = self._drawn()  # workers are forked here, and should be before there is a thread
         if remembers(self.policy) and self._next is None:
-            self._next = NextState(self.policy, self._observer.state)
+            self._next = NextState(self.policy, self._observer.coming or self._observer.state)
         for _, batch in batches:
             self._check_turn(iteration)
             self._step += 1
@@ -261,6 +277,8 @@ class OrderedLoader(DataLoader[Any]):
             self._settle()
             self._step += 1
             units = self._owners[examples[:1] if grouped else examples]
+            if self._batching.padded and self._step == len(self._batching):
+                units[-1] = -1  # it was visited before in this epoch, here or elsewhere
             self._records.open(len(examples), batch, step=self._step, units=units, awaited=not grouped)
             try:
                 yield batch
@@ -289,11 +307,13 @@ class OrderedLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """All that continues this loader exactly, in mid-epoch too: tensors, numbers and strings, no pickles.
 
-        Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``.
+        Batches already given out count as visited, as with torchdata's ``StatefulDataLoader``. With several
+        ranks, each saves its own, or one saves for all; the latter lacks what the others saw in an observed
+        epoch that is not over, so save once at epochs' ends, or per rank. Nothing is sent.
         """
         latest = self._records.open_records[-1:]
         unheard = latest[0] if latest and not latest[0].heard else None
-        self._settle(but=unheard)  # its gradient is still to come
+        self._settle(but=unheard, now=True)  # its gradient is still to come
         start = time.thread_time()
         self._observer.flush()
         self._observer.seconds += time.thread_time() - start
@@ -303,25 +323,40 @@ class OrderedLoader(DataLoader[Any]):
             "seen_in": self._seen_in,
             "seconds": self._seconds(),
             "wall": self._wall_so_far(),
+            "ranks": self._batching.share.of,
+            "rank": self._batching.share.number,
             **packed(self._observer),
         }
 
     def load_state_dict(self, mapping: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals."""
-        check_same(mapping, self._identity())
+        """Continue where `state_dict` was taken; refuses the state of another loader, policy or signals.
+
+        With several ranks, call it on all of them. On another number of ranks the rows and the epoch carry
+        over: it goes on in mid-epoch if global batches are as large as before, else begins the epoch anew.
+        """
+        self._take_share()
+        share, ranks = self._batching.share, int(mapping.get("ranks", 1))
+        check_same(mapping, self._identity(), share.of)
         self._records.settle(everything=True)
+        if self._source is not None:
+            self._source.forget()
         like = getattr(self._source, "like", None)
-        self._observer = unpacked(self.policy, mapping, like)
+        self._observer = unpacked(self.policy, mapping, like, **self._how())
+        step = int(mapping["step"])
+        if ranks != share.of and not self._goes_on(mapping, ranks):
+            self._observer.state, step = reopened(self.policy, self._observer.state), 0
+        elif ranks == share.of and mapping.get("rank", 0) == share.number and self._observer.together:
+            self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
         self._heard = self._observer.observed + self._observer.not_finite
         self._count_anew()  # steps from before belong to no epoch of this state
         self._seen_in = int(mapping.get("seen_in", -1))
         self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
-        self._step, self._resumed = int(mapping["step"]), int(mapping["step"]) > 0
+        self._step, self._resumed, self._steps_before = step, step > 0, 0
         self._next = None
         self._iteration += 1
         self._open_epoch()
-        if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
+        if self._step >= len(self._batching):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False
             self._advance()
 
@@ -331,6 +366,7 @@ class OrderedLoader(DataLoader[Any]):
         Only asks: training goes on as if nobody had.
         """
         observer, source = self._observer, self._source
+        self._take_in([], now=True)
         return Report(
             signals="none" if self.spec is None else describe(self.spec),
             why=self._why + ("" if source is None else source.note()),
@@ -346,6 +382,9 @@ class OrderedLoader(DataLoader[Any]):
             coverage={} if source is None else source.coverage(),
             rows=self._rows_in_words(),
             overhead=self._overhead(),
+            rank=self._batching.share.number,
+            ranks=self._batching.share.of,
+            sent=self._ranks.sent,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -355,7 +394,8 @@ class OrderedLoader(DataLoader[Any]):
         at the batches' ends (1 means no better; it takes eight passes over the rows, so ask once an epoch);
         ``order/observed`` is 1 in an epoch that is observed; ``order/known`` is the part of the units that
         have a row; ``order/row_age`` tells how many epochs ago rows were last seen, and ``order/overhead``
-        our processor time by the time the epochs took. What is not known is left out.
+        our processor time by the time the epochs took. With several ranks, ``order/sent_bytes`` is what this
+        one gave to the others so far. What is not known is left out.
         """
         state = self._observer.state
         found = {
@@ -363,6 +403,9 @@ class OrderedLoader(DataLoader[Any]):
             "order/observed": float(self.observing),
             "order/overhead": self._overhead(),
         }
+        share = self._batching.share
+        if share.of > 1:
+            found["order/sent_bytes"] = float(self._ranks.sent)
         known = getattr(state, "known", None)
         if known is not None:
             found["order/known"] = float(known.mean())
@@ -370,7 +413,7 @@ class OrderedLoader(DataLoader[Any]):
             found["order/row_age"] = float(self.epoch - self._seen_in)
         if known is not None and known.all():
             found["order/error_vs_shuffle"] = error_vs_shuffle(
-                state.rows, state.order, every=1 if self._batching.grouped else self._batching.size
+                state.rows, state.order, every=self._batching.step * share.of
             )
         return found
 
@@ -387,33 +430,120 @@ class OrderedLoader(DataLoader[Any]):
             self._source.remove()
         self._source = self._optimizer_steps = None
 
-    def _settle(self, *, everything: bool = False, but: BatchRecord | None = None) -> None:
+    def _settle(self, *, everything: bool = False, but: BatchRecord | None = None, now: bool = False) -> None:
         """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
+        self._take_in(self._records.settle(everything=everything, but=but), now=everything or now)
+
+    def _take_in(self, closed: list[BatchRecord], *, now: bool) -> None:
+        """Take in what became of batches that are closed, and ``now`` of those that wait for others too."""
+        if self._source is None:
+            return
         start = time.thread_time()
-        for record in self._records.settle(everything=everything, but=but):
-            if self._source is not None:
-                with torch.no_grad():
-                    self._observer.take(record.step, record.units, self._source.signals(record))
+        with torch.no_grad():
+            for record, signals in self._source.settled(closed, now=now):
+                self._observer.take(record.step, record.units, signals)
         self._observer.seconds += time.thread_time() - start
 
     def _advance(self) -> None:
         """Close the epoch, and open the next: in the order that was made ahead, if one was."""
         self._settle(everything=True)
         start = time.thread_time()
+        if self._together and self.observing:
+            self._show_rows_of_all()
         self._observer.flush()
         if self._observer.running_error.sums:
             self._seen_in = self.epoch
         if self.observing:
             self._warn_if_nothing_observed()
         following, self._next = (None if self._next is None else self._next.get()), None
+        # Where workers are forked there should be no thread, and they are given batches ahead anyway.
+        in_parts = makes_orders_in_parts(self.policy) and self._batching.plain and not self.num_workers
+        if following is None and in_parts:
+            following = NextState(self.policy, self._observer.state)
         self._observer.advance(following)
         self._observer.seconds += time.thread_time() - start
-        self._step = 0
+        self._step, self._steps_before = 0, self._step
         self._open_epoch()
+
+    def _show_rows_of_all(self) -> None:
+        """Let every rank know what any saw in this epoch: all make the same order of it."""
+        where, share = f"the end of epoch {self.epoch}", self._batching.share
+        self._ranks.agree(where, share, self._facts(ending=True))
+        visits, step = self._batching.of_all(self.order, self.epoch), self._batching.step
+        for batches in self._ranks.rows_of_all(where, share, visits, self._observer.own_rows(step), step):
+            self._observer.show(batches)
+
+    def _facts(self, *, ending: bool) -> dict[str, int]:
+        """What must be the same on all ranks, as numbers."""
+        model: Any = self._model
+        share = replace(self._batching.share, number=0)
+        return {
+            "place": 2 * self.epoch + ending,
+            "examples": self._batching.n,
+            "batch_size": self._batching.size,
+            "drop_last": self._batching.drop_last,
+            "shares": checksum(repr(share)),
+            "seed": self.seed % (2**63 - 1),
+            "policy": checksum(describe(self.policy)),
+            "signals": checksum(describe(self.spec)),
+            "parameters of the model": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "steps of the epoch before": self._steps_before,
+            "steps of this epoch" if ending else "step": self._step,
+            "order": checksum(self.order),
+        }
+
+    @property
+    def _together(self) -> bool:
+        """Whether other ranks see a part of what orders are made from."""
+        return self._source is not None and self._batching.share.of > 1
+
+    def _share(self) -> Share:
+        """What this process takes of the data."""
+        share = share_of(self._shard, self.policy)
+        if share.of > 1 and isinstance(self.spec, Exact):
+            raise ValueError(
+                f'signals="exact" gives no rows that {share.of} ranks could give each other; use '
+                'signals="sketch"'
+            )
+        return share
+
+    def _take_share(self) -> None:
+        """Look again which ranks there are: trainers make their process group after the loader."""
+        share, before = self._share(), self._batching
+        if share == before.share:
+            return
+        batching = replace(before, share=share)
+        check_something_left(batching)
+        if self._step or (self.epoch and batching.units != before.units):
+            raise ValueError(
+                f"the epoch began with {before.share.of} ranks, and there are {share.of} now; call "
+                "torch.distributed.init_process_group() before the loop"
+            )
+        self._batching = self._rest.batching = batching
+        state = self._observer.state
+        if batching.units != before.units:
+            state = opened(self.policy, batching.units, self.seed, None)
+        errors, self._observer = self._observer.errors, Observer(self.policy, state, **self._how())
+        self._observer.errors = errors
+        self._open_epoch()
+
+    def _how(self) -> dict[str, Any]:
+        """How an observer is made here."""
+        return {"visits": self._batching.visits, "together": self._together}
+
+    def _goes_on(self, mapping: Mapping[str, Any], ranks: int) -> bool:
+        """Whether a state of another number of ranks was saved between what are global batches here."""
+        batching, size = self._batching, int(mapping["loader"]["batch_size"])
+        before = replace(batching, size=size, share=replace(batching.share, number=0, of=ranks))
+        same = batching.size * batching.share.of == size * ranks and len(before) == len(batching)
+        return same and not batching.grouped and not batching.share.own
 
     def _open_epoch(self) -> None:
         """Tell the samplers the order; put hooks on the model in an observed epoch, off in others."""
-        self._rest.order, self._rest.epoch, self._rest.start = self.order, self.epoch, self._step
+        self._rest.coming = self._observer.coming
+        if self._rest.coming is None:
+            self._rest.order = self.order
+        self._rest.epoch, self._rest.start = self.epoch, self._step
         self._owners = self._batching.owners(self.epoch)
         self._scheduled = self._schedule(self.epoch)  # asked once: a user's function may change its mind
         if self._source is None:
@@ -518,6 +648,10 @@ class Report:
         What is known of the units, and from when.
     overhead
         Our processor time in the training's thread, by the time that the epochs took.
+    rank, ranks
+        Which of how many processes this is.
+    sent
+        Bytes that this process gave to the others.
     """
 
     signals: str
@@ -536,6 +670,9 @@ class Report:
     coverage: Mapping[str, str]
     rows: str
     overhead: float
+    rank: int = 0
+    ranks: int = 1
+    sent: int = 0
 
     def __str__(self) -> str:
         errors = ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
@@ -550,6 +687,10 @@ class Report:
             f"{100 * self.overhead:.1f} % of the time so far, {self.memory / 2**20:.1f} MiB kept",
             f"order error  {errors}",
         ]
+        if self.ranks > 1:
+            lines.append(
+                f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
+            )
         if self.coverage:
             width = max(map(len, self.coverage))
             lines += ["parameters", *(f"  {name:<{width}}  {how}" for name, how in self.coverage.items())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
+from wellorder.torch._schedule import NextState
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
@@ -18,18 +20,56 @@ ROOM = 1 << 21
 
 
 class Observer:
-    """A policy's state, what it was shown, and what it will be."""
+    """A policy's state, what it was shown, and what it will be.
 
-    def __init__(self, policy: Policy[Any], state: Any) -> None:
-        self.policy, self.state = policy, state
+    With ``together``, the policy is shown the rows of all processes at once, at the epoch's end: those of
+    this one, ``visits`` of them at most, wait until then.
+    """
+
+    def __init__(
+        self, policy: Policy[Any], state: Any, *, visits: int | None = None, together: bool = False
+    ) -> None:
+        self.policy, self._state = policy, state
+        self.coming: NextState | None = None
+        """The state, while it is in the making."""
         self.running_error, self.errors = RunningOrderError(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
-        self._pending = PendingRows(len(state.order), for_an_epoch=keeps_of(policy) is Keeps.ROWS)
+        self.together = together
+        self._pending = PendingRows(
+            len(state.order) if visits is None else visits,
+            for_an_epoch=keeps_of(policy) is Keeps.ROWS,
+            always=together,
+        )
+
+    @property
+    def state(self) -> Any:
+        """The policy's state; waits for one that is in the making."""
+        if self.coming is not None:
+            coming, self.coming = self.coming, None
+            self._state = coming.get()
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state, self.coming = state, None
+
+    @property
+    def epoch(self) -> int:
+        """The state's epoch, for which nobody has to wait."""
+        return int(self._state.epoch if self.coming is None else self.coming.epoch)
 
     def take(self, step: int, units: Order, signals: Any) -> None:
-        """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved."""
+        """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved.
+
+        A unit of -1 stands for a second visit, which does not count.
+        """
         self.steps += 1
+        if units[-1] < 0:
+            counts = units >= 0
+            units, signals = units[counts], None if signals is None else signals[torch.from_numpy(counts)]
+            if not len(units):
+                return
         if signals is None:
             self.unobserved += len(units)
         elif not isinstance(signals, Tensor):
@@ -38,22 +78,59 @@ class Observer:
             self.flush()
 
     def flush(self) -> None:
-        """Show the rows that are pending, in the order of their visits."""
+        """Show the rows that are pending, in the order of their visits, unless others' must come first."""
+        if self.together:
+            return
         batches = self._pending.take()
         if batches is not None:
             self._show_rows(batches, self.running_error.add_all(batches))
 
+    def own_rows(self, step: int) -> tuple[npt.NDArray[np.int64], Tensor]:
+        """What is pending: its places among the visits of this process, ``step`` a batch, and its rows."""
+        return self._pending.placed(step)
+
+    def show(self, batches: ManyBatches) -> None:
+        """Show rows of all processes, which follow those that were shown before."""
+        self._show_rows(batches, self.running_error.add_all(batches))
+
+    def pending(self) -> dict[str, Tensor]:
+        """What waits for other processes' rows, copied."""
+        return self._pending.copied()
+
+    def wait_with(self, pending: Mapping[str, Tensor], most: int) -> None:
+        """Let the rows wait that `pending` gave, of batches of ``most`` units at most."""
+        try:
+            steps, lengths = (pending[name].long() for name in ("steps", "lengths"))
+            units, rows = pending["units"].long(), pending["rows"].float()
+            whole = len(steps) == len(lengths) and int(lengths.sum()) == len(units) == len(rows)
+            whole = whole and rows.ndim == 2 and bool(((lengths > 0) & (lengths <= most)).all())
+            last = -(-self._pending.most // most)
+            whole = whole and bool((steps.diff() > 0).all() and ((steps > 0) & (steps <= last)).all())
+            whole = whole and bool(((units >= 0) & (units < len(self.state.order))).all())
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"damaged state: pending rows are spoilt: {error}; load another") from error
+        if not whole:
+            raise ValueError("damaged state: pending rows fit no batches; load an intact copy")
+        ends = lengths.cumsum(0).tolist()
+        for step, end, length in zip(steps.tolist(), ends, lengths.tolist(), strict=True):
+            mine = slice(end - length, end)
+            self._pending.add(step, units[mine].numpy().astype(self.state.order.dtype), rows[mine])
+
     def advance(self, following: Any = None) -> None:
-        """Close the epoch and open the next, whose state may have been made already."""
+        """Close the epoch and open the next, whose state may have been made already, or be in the making."""
         self.flush()
-        self.state = self.policy.advance(self.state) if following is None else following
+        self._pending.take()  # of hooks that were taken off on the way: nobody asked the others for theirs
+        if isinstance(following, NextState):
+            self._state, self.coming = self.state, following
+        else:
+            self.state = self.policy.advance(self.state) if following is None else following
         if self.running_error.sums:
             self.errors.append(self.running_error.error())
         self.running_error = RunningOrderError()
 
     def error_so_far(self) -> tuple[float, ...]:
         """The order error of the present epoch so far, pending rows included; empty if nothing was seen."""
-        running, pending = RunningOrderError(), self._pending.batches()
+        running, pending = RunningOrderError(), None if self.together else self._pending.batches()
         running.sums, running.counts = list(self.running_error.sums), list(self.running_error.counts)
         if pending is not None:
             running.add_all(pending)
@@ -132,21 +209,21 @@ class PendingRows:
 
     Where a policy keeps them anyway, a device holds those of a whole epoch (``units`` of them, so n·k
     numbers), and nothing waits for it before the epoch's end. Elsewhere it is time to take them when `ROOM`
-    is used up.
+    is used up, unless they must ``always`` wait for the epoch's end.
     """
 
-    def __init__(self, units: int, *, for_an_epoch: bool = False) -> None:
-        self._most, self._for_an_epoch = units, for_an_epoch
+    def __init__(self, units: int, *, for_an_epoch: bool = False, always: bool = False) -> None:
+        self.most, self._for_an_epoch, self._always = units, for_an_epoch, always
         self._batches: list[tuple[int, Order]] = []
         self._buffer: Tensor | None = None
         self._used = 0
 
     def add(self, step: int, units: Order, rows: Tensor) -> bool:
         """Copy the rows of the epoch's ``step``-th batch; says whether it is time to take them."""
-        for_an_epoch = self._for_an_epoch and rows.device.type != "cpu"
+        for_an_epoch = self._always or (self._for_an_epoch and rows.device.type != "cpu")
         end = self._used + len(rows)
         if self._buffer is None or end > len(self._buffer):
-            count = self._most if for_an_epoch else min(self._most, ROOM // rows.shape[1])
+            count = self.most if for_an_epoch else min(self.most, ROOM // rows.shape[1])
             larger = rows.new_empty(max(count, end), rows.shape[1])
             if self._buffer is not None:
                 larger[: self._used] = self._buffer[: self._used]
@@ -175,6 +252,27 @@ class PendingRows:
         if self._buffer is not None and self._buffer.device.type != "cpu":
             self._buffer = None  # memory of an accelerator is the training's to use
         return found
+
+    def placed(self, step: int) -> tuple[npt.NDArray[np.int64], Tensor]:
+        """Places of the rows among the visits, of which every batch has ``step``, ascending; and the rows."""
+        found = self.batches()
+        if found is None:
+            return np.zeros(0, np.int64), torch.zeros(0, 0)
+        steps = sorted(at for at, _ in self._batches)
+        places = [(at - 1) * step + np.arange(count) for at, count in zip(steps, found.counts, strict=True)]
+        return np.concatenate(places), found.rows
+
+    def copied(self) -> dict[str, Tensor]:
+        """All that is pending, by steps, as tensors."""
+        found = self.batches()
+        if found is None:
+            found = ManyBatches(np.zeros(0, np.int64), [], torch.zeros(0, 0))
+        return {
+            "steps": torch.tensor(sorted(at for at, _ in self._batches), dtype=torch.int64),
+            "lengths": torch.tensor(found.counts, dtype=torch.int64),
+            "units": torch.from_numpy(found.units.astype(np.int64)),
+            "rows": found.rows.cpu().clone(),
+        }
 
     def finite(self) -> tuple[int, int]:
         """How many of the rows that are here are finite, and how many are not; nothing is taken."""

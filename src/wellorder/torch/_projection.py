@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +13,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
-from wellorder.torch._hooks import LayerUse
+from wellorder.torch._batch_record import BatchRecord
+from wellorder.torch._hooks import LayerUse, transformed
 from wellorder.torch._per_example.layers import Layer, is_transposed_linear
+from wellorder.torch._side_by_side import SideBySide, Slots
 
 TALLER = 4
 """How much taller P is for sequences, whose positions are pooled."""
@@ -97,26 +99,58 @@ class LayerSketch:
     """Reads a layer for its rows: by one projection where it is given vectors, by another for sequences.
 
     The input is projected at once, in the forward pass, and only Q a is kept until the gradient comes: inputs
-    that somebody else lets go, as activation checkpointing does, are not held on to.
+    that somebody else lets go, as activation checkpointing does, are not held on to. Those of a small layer
+    are copied, a few steps of ``batch`` examples side by side, and projected together.
     """
 
     folds = True
 
-    def __init__(self, layer: Layer, single: Projection | Shared, sequence: Projection | Shared) -> None:
+    def __init__(
+        self, layer: Layer, single: Projection | Shared, sequence: Projection | Shared, batch: int = 0
+    ) -> None:
         self.latest = self._single = single
         self._sequence = sequence
         self._dims = 1 if isinstance(layer.module, nn.Embedding) else 2
+        several = batch and isinstance(single, Projection) and not isinstance(layer.module, nn.Embedding)
+        self.side_by_side = SideBySide(batch) if several else None
 
-    def keep(self, _: Any, __: Any, first: Tensor, output: Tensor) -> Any:
-        """Q a, and by which projection."""
-        self.latest = self._single if first.ndim <= self._dims else self._sequence
-        return (self.latest, self.latest.of_input(first, output)) if self.latest.fits(first) else None
+    def keep(self, use: LayerUse, _: Any, __: Any, first: Tensor, output: Tensor) -> Any:
+        """Q a, or where a lies, and by which projection."""
+        projection = self.latest = self._single if first.ndim <= self._dims else self._sequence
+        if not projection.fits(first):
+            return None
+        if isinstance(projection, Shared):
+            return projection, projection.of_input(first, output)
+        seen = projection.seen(first, output)
+        if self.side_by_side is not None and projection.one_by_one and use.views == 1 and not transformed():
+            slots = self.side_by_side.keep(use.record, seen, output, projection.stands_for(output))
+            if slots is not None:
+                return projection, slots
+        return projection, projection.inward(seen, output)
 
     def take(self, use: LayerUse, _: int, gradient: Tensor) -> None:
         """Note Q a and P e; their product is made for the whole batch when it is settled."""
         projection, inward = use.kept
+        if isinstance(inward, Slots):
+            if not transformed() and inward.take(use.record, projection.felt(gradient)):
+                return
+            seen = inward.given[inward.rows(use.record)]
+            inward = projection.inward(seen, seen)
         part = projection.part(inward, gradient)
         use.record.parts.append(part if use.views == 1 else part.folded(use.views))
+
+    def parts(self, records: Sequence[BatchRecord]) -> Iterator[Part]:
+        """Q a and P e of all that lies side by side, if any of it is of these batches."""
+        for slots in () if self.side_by_side is None else self.side_by_side.kinds.values():
+            if slots.holds_any(records):
+                projection: Any = self._single if slots.given.ndim <= self._dims else self._sequence
+                back: Any = slots.back
+                yield projection.product(projection.inward(slots.given, slots.given), back, slots.stands_for)
+
+    def forget(self, *, needless: bool = False) -> None:
+        """Let go what lies side by side, all of it or what is ``needless``."""
+        if self.side_by_side is not None and (not needless or self.side_by_side.takes_room()):
+            self.side_by_side.kinds = {}
 
 
 class Projection:
@@ -160,38 +194,60 @@ class Projection:
         """Whether the layer was given a batch, as far as the number of dimensions tells."""
         return not self._conv or given.ndim == self.module.weight.ndim
 
-    def of_input(self, given: Tensor, output: Tensor) -> Tensor:
-        """Q a, in the precision that the layer works in; for a convolution at some of the positions."""
-        right, constant = self._inward(output)
+    @property
+    def one_by_one(self) -> bool:
+        """Whether steps may lie side by side: not where look-ups or pooling make them small anyway."""
+        return not (self._sizes.lookup or self._sizes.pool)
+
+    def seen(self, given: Tensor, output: Tensor) -> Tensor:
+        """What is looked at of an input: a convolution's at some of the positions, the mean of a sequence."""
+        if self._conv:
+            return self._middle(given, output)
+        if self._sizes.pool and not self._sizes.lookup:
+            given = given.flatten(1, -2)  # one vector before it is projected: T times cheaper
+            given = given.mean(1) if given.shape[1] else given.sum(1)
+        return given
+
+    def inward(self, seen: Tensor, like: Tensor) -> Tensor:
+        """Q a, in the precision that the layer works in."""
+        right, constant = self._inward(like)
         if self._sizes.lookup:  # one-hot inputs are never made: Q's columns are a table
-            return functional.embedding(given, right[0])
+            return functional.embedding(seen, right[0])
         if not self._conv:
-            if self._sizes.pool:
-                given = given.flatten(
-                    1, -2
-                )  # a sequence becomes one vector before it is projected: T times cheaper
-                given = given.mean(1) if given.shape[1] else given.sum(1)
-            return functional.linear(given, right[0], constant)
-        given = self._middle(given, output)
+            return functional.linear(seen, right[0], constant)
         if self._sizes.groups == 1:
-            return torch.matmul(right[0], given.flatten(2))
-        return torch.matmul(right, given.unflatten(1, (self._sizes.groups, -1)).flatten(3))
+            return torch.matmul(right[0], seen.flatten(2))
+        return torch.matmul(right, seen.unflatten(1, (self._sizes.groups, -1)).flatten(3))
+
+    def felt(self, gradient: Tensor) -> Tensor:
+        """What is looked at of a gradient: a convolution's at some positions, the sum of a sequence."""
+        if not self._conv:
+            return gradient.flatten(1, -2).sum(1) if self._sizes.pool else gradient
+        thin = self._thin(gradient)
+        if max(thin) > 1:
+            gradient = gradient[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
+        return gradient
+
+    def stands_for(self, output: Tensor) -> int:
+        """For how many positions each one that is looked at stands."""
+        return math.prod(self._thin(output)) if self._conv else 1
 
     def part(self, inward: Tensor, gradient: Tensor) -> Part:
         """Q a, and P e beside it."""
+        return self.product(inward, self.felt(gradient), self.stands_for(gradient))
+
+    def product(self, inward: Tensor, gradient: Tensor, stands_for: int) -> Part:
+        """Q a, and P e of the part of the gradient that is looked at."""
         left = self._outward(gradient)
         b, (_, height, width) = gradient.shape[0], self.place
         scale = 1 / self._small if inward.dtype == torch.float16 else 1.0
         if not self._conv:
-            gradient = gradient.flatten(1, -2).sum(1) if self._sizes.pool else gradient
             e = gradient if left is None else torch.matmul(gradient, left[0].T)
             return Part(self.place, e.reshape(b, -1, height), inward.reshape(b, -1, width), scale)
         # The positions that are looked at stand for all, and the middle tap for all taps: squared norms keep
         # about their size, so that no layer outweighs the others for having been thinned out.
-        thin, groups = self._thin(gradient), self._sizes.groups
-        scale *= math.prod(thin) * math.sqrt(self._sizes.taps)
-        if max(thin) > 1:
-            gradient = gradient[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
+        groups = self._sizes.groups
+        scale *= stands_for * math.sqrt(self._sizes.taps)
         if groups == 1:
             e = gradient.flatten(2)
             e = e if left is None else torch.matmul(left[0], e)

@@ -17,7 +17,7 @@ COUNTS = ("observed", "unobserved", "not_finite", "steps")
 
 
 def packed(observer: Observer) -> dict[str, Any]:
-    """The contents, copied, of an observer in which no rows are pending."""
+    """The contents, copied, of an observer in which no rows are pending but for other ranks'."""
     running = observer.running_error
     held = {f.name: getattr(observer.state, f.name) for f in fields(observer.state)}
     state = replace(observer.state, **{name: v.double() for name, v in held.items() if isinstance(v, Tensor)})
@@ -30,11 +30,15 @@ def packed(observer: Observer) -> dict[str, Any]:
             "sums": torch.from_numpy(sums),
             "counts": torch.tensor(running.counts, dtype=torch.int64),
         },
+        **({"pending": observer.pending()} if observer.together else {}),
     }
 
 
-def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | None) -> Observer:
-    """The observer that `packed` saved; exact signals' accumulators go back to where the model lives."""
+def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | None, **how: Any) -> Observer:
+    """The observer that `packed` saved; exact signals' accumulators go back to where the model lives.
+
+    Rows that wait for other ranks' are the caller's to put back; ``how`` says how an observer is made.
+    """
     try:
         plain = {name: _array(value) for name, value in mapping["policy"].items()}
         counts, errors = mapping["counts"], mapping["errors"]
@@ -48,7 +52,7 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
         vectors = {f.name: getattr(state, f.name) for f in fields(state)}
         homes = {name: torch.from_numpy(v).to(like) for name, v in vectors.items() if _is_vector(v)}
         state = replace(state, **homes)
-    observer = Observer(policy, state)
+    observer = Observer(policy, state, **how)
     for name in COUNTS:
         setattr(observer, name, int(counts[name]))
     observer.errors = [float(value) for value in errors]
@@ -58,17 +62,31 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
     return observer
 
 
-def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Refuse the state of a loader that would give out other batches."""
+def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) -> None:
+    """Refuse the state of a loader with other batches; on other ``ranks`` their size may differ."""
     theirs = mapping.get("loader") if isinstance(mapping, Mapping) else None
     if not isinstance(theirs, Mapping) or "step" not in mapping:
         raise ValueError("this is no OrderedLoader's state_dict; load what loader.state_dict() gave")
     for name, value in ours.items():
+        if name == "batch_size" and mapping.get("ranks", 1) != ranks:
+            continue
         if theirs.get(name) != value:
             raise ValueError(
                 f"this state was saved with {name}={theirs.get(name)!r}, and this loader has "
                 f"{name}={value!r}; make the loader as it was when the state was saved"
             )
+
+
+def reopened(policy: Policy[Any], state: Any) -> Any:
+    """The state at its epoch's start, with all that is known by now."""
+    if not getattr(state, "seen", 0):
+        return state
+    if not hasattr(policy, "open"):
+        raise ValueError(
+            f"this state was saved in mid-epoch on another number of ranks, and {type(policy).__name__} "
+            "cannot begin an epoch anew; load it on as many ranks, or one that was saved at an epoch's end"
+        )
+    return policy.open(state, state.epoch)
 
 
 def _is_vector(value: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+import numpy as np
+
 from wellorder._arguments import whole_number
-from wellorder._order import Policy, remembers
+from wellorder._order import Order, Policy, remembers
 
 Observe = str | int | Callable[[int], bool]
 Schedule = Callable[[int], bool]
@@ -47,18 +49,32 @@ def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
     return lambda epoch: epoch % every == 0
 
 
+def makes_orders_in_parts(policy: Policy[Any]) -> bool:
+    """Whether a policy's ``advancing`` gives the order of its `advance` part by part.
+
+    Not if it was inherited, and `advance` was not.
+    """
+    kinds = type(policy).__mro__
+    advancing = next((kind for kind in kinds if "advancing" in vars(kind)), None)
+    return advancing is not None and advancing is next(kind for kind in kinds if "advance" in vars(kind))
+
+
 class NextState:
     """The state of the next epoch, made in a thread while this one runs.
 
     The kernels work without the interpreter's lock, and `advance` of a policy that remembers leaves the old
-    state valid, so that training, saving and reporting go on meanwhile. The thread is a daemon: a process
-    that ends, or is told to, does not wait for it.
+    state valid, so that training, saving and reporting go on meanwhile. Where a policy gives its order part
+    by part, an epoch can begin before it is whole; the state before may be in the making, too. The thread is
+    a daemon: a process that ends, or is told to, does not wait for it.
     """
 
-    def __init__(self, policy: Policy[Any], state: Any) -> None:
+    def __init__(self, policy: Policy[Any], before: Any) -> None:
+        self.epoch: int = before.epoch + 1
+        self._parts: list[Order] = []
         self._made: list[Any] = []
+        self._changed = threading.Condition()
         self._thread = threading.Thread(
-            target=self._make, args=(policy, state), name="wellorder-next-order", daemon=True
+            target=self._make, args=(policy, before), name="wellorder-next-order", daemon=True
         )
         self._thread.start()
 
@@ -70,8 +86,44 @@ class NextState:
             raise error
         return made
 
-    def _make(self, policy: Policy[Any], state: Any) -> None:
+    def batches(self, size: int, count: int) -> Iterator[list[int]]:
+        """The order as it is made, ``size`` units ``count`` times, the last time what is left."""
+        rest: Order = np.zeros(0, np.int32)
+        used = 0
+        for _ in range(count):
+            while len(rest) < size and (part := self._part(used)) is not None:
+                rest, used = np.concatenate([rest, part]), used + 1
+            yield rest[:size].tolist()
+            rest = rest[size:]
+
+    def _part(self, number: int) -> Order | None:
+        """Wait for a part of the order; None after the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._parts) > number or self._made)
+            if len(self._parts) > number:
+                return self._parts[number]
+        self.get()  # raises what went wrong
+        return None
+
+    def _make(self, policy: Any, before: Any) -> None:
         try:
-            self._made = [policy.advance(state), None]
+            state = before.get() if isinstance(before, NextState) else before
+            made = [self._made_in_parts(policy, state), None]
         except BaseException as error:  # whatever it is, it is the caller's to see
-            self._made = [None, error]
+            made = [None, error]
+        with self._changed:
+            self._made = made
+            self._changed.notify_all()
+
+    def _made_in_parts(self, policy: Any, state: Any) -> Any:
+        if not makes_orders_in_parts(policy):
+            return policy.advance(state)
+        advancing: Generator[Order, None, Any] = policy.advancing(state)
+        while True:
+            try:
+                part = next(advancing)
+            except StopIteration as end:
+                return end.value
+            with self._changed:
+                self._parts.append(part)
+                self._changed.notify_all()

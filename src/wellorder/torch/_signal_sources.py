@@ -28,8 +28,15 @@ MOST = 1.0
 class Source(Protocol):
     """Watches a model, and turns what a batch's record holds into signals."""
 
-    def signals(self, record: BatchRecord) -> Any:
-        """The signals of a batch that is closed, None if no gradient came."""
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> list[tuple[BatchRecord, Any]]:
+        """The signals of batches that are closed, None where no gradient came.
+
+        Some may wait until others come, to be made at less cost together; not if they are wanted ``now``.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Nothing comes of batches that wait."""
         ...
 
     def coverage(self) -> dict[str, str]:
@@ -132,9 +139,13 @@ def watch(
     scaler: Scaler | None,
     records: BatchRecords,
     *,
+    batch: int = 0,
     strict: bool = True,
 ) -> Source:
-    """Put the hooks on the model; if not ``strict``, a sketch leaves out layers that it cannot attribute."""
+    """Put the hooks on the model; if not ``strict``, a sketch leaves out layers that it cannot attribute.
+
+    With the loader's ``batch`` size, a sketch treats several steps of small layers together.
+    """
     if not isinstance(spec, MicroBatch) and is_compiled(model):
         raise ValueError(
             f"signals={type(spec).__name__} needs hooks, which a compiled model does not call; "
@@ -153,5 +164,5 @@ def watch(
             )
         return ExactSource(spec, model, seed, scaler, records=records)
     if isinstance(spec, Sketch):
-        return SketchSource(spec, model, seed, scaler, records=records, strict=strict)
+        return SketchSource(spec, model, seed, scaler, records=records, batch=batch, strict=strict)
     return MicroBatchSource(spec, model, seed, scaler, records=records)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,6 +12,7 @@ from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import LayerHooks, Scaler
 from wellorder.torch._per_example.layers import CONVS, Layer, is_transposed_linear, survey
 from wellorder.torch._projection import LayerSketch, Projection, Shared, Sizes, rows_of, sizes_of
+from wellorder.torch._side_by_side import STEPS, place_of
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class SketchSource:
     """Gives each layer its projections and its place in the rows; the layers' parts become a batch's rows.
 
     Inputs are projected while forward runs, and gradients while backward does; nothing waits for the device.
+    Of small layers several steps of ``batch`` examples are projected together: their batches wait until then.
     """
 
     def __init__(
@@ -67,9 +71,10 @@ class SketchSource:
         scaler: Scaler | None = None,
         *,
         records: BatchRecords | None = None,
+        batch: int = 0,
         strict: bool = True,
     ) -> None:
-        self.spec = spec
+        self.spec, self._batch = spec, batch
         self._names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
         self.layers = spread(sketchable(survey(model, inside=True)), spec.layers)
         if not self.layers:
@@ -83,19 +88,64 @@ class SketchSource:
         self.size = row_size(spec, self.layers)
         self._starts = _places_in_row(spec, self.layers, self.size)
         self._readers = {
-            layer: LayerSketch(layer, self._map(layer, pool=False), self._map(layer, pool=True))
+            layer: LayerSketch(layer, self._map(layer, pool=False), self._map(layer, pool=True), batch)
             for layer in self.layers
         }
         self.records = BatchRecords() if records is None else records
         self.hooks = LayerHooks(model, self._readers, self.records, scaler, strict=strict)
+        self._waiting: list[BatchRecord] = []
 
     def signals(self, record: BatchRecord) -> Tensor | None:
         """The rows of a batch that is closed, (b, k); None if no gradient came."""
-        parts, record.parts = record.parts, []
-        if not parts:
+        return self._made([record])[0]
+
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> list[tuple[BatchRecord, Any]]:
+        """The rows of batches that are closed, as soon as all steps beside them are, or ``now``."""
+        ready = []
+        for record in records:
+            if not record.heard:
+                self.hooks.check_heard(record)
+            if self._waiting and self._waiting[0].step // STEPS != record.step // STEPS:
+                ready += self._waiting
+                self._waiting = []
+            self._waiting.append(record)
+        if now or (self._waiting and (not self._batch or place_of(self._waiting[-1]) == STEPS - 1)):
+            ready, self._waiting = ready + self._waiting, []
+        groups = [list(each) for _, each in groupby(ready, lambda record: record.step // STEPS)]
+        return [pair for group in groups for pair in zip(group, self._made(group), strict=True)]
+
+    def forget(self) -> None:
+        """Nothing comes of batches that wait."""
+        self._waiting = []
+        for reader in self._readers.values():
+            reader.forget()
+
+    def _made(self, records: list[BatchRecord]) -> list[Tensor | None]:
+        """The rows of batches of one group."""
+        parts = [part for reader in self._readers.values() for part in reader.parts(records)]
+        scale = self._batch if self.spec.mean else 1
+        together = rows_of(parts, self.size, scale) if parts else None
+        found = [self._rows(record, together) for record in records]
+        for record in records:
+            record.parts, record.done = [], True
+        for reader in self._readers.values():
+            reader.forget(needless=True)
+        return found
+
+    def _rows(self, record: BatchRecord, together: Tensor | None) -> Tensor | None:
+        if not record.heard:
             self.hooks.check_heard(record)
             return None
-        return rows_of(parts, self.size, record.size if self.spec.mean else 1)
+        rows = None
+        if together is not None:
+            start = place_of(record) * self._batch
+            rows = together[start : start + record.size]
+            if self.spec.mean and record.size != self._batch:
+                rows = rows * (record.size / self._batch)
+        if record.parts:
+            others = rows_of(record.parts, self.size, record.size if self.spec.mean else 1)
+            rows = others if rows is None else rows + others
+        return rows
 
     def coverage(self) -> dict[str, str]:
         """How each trainable parameter's gradient is taken."""

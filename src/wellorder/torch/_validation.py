@@ -6,10 +6,19 @@ from collections.abc import Sized
 from typing import Any
 
 import torch
-from torch import distributed, nn
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from wellorder._order import Needs, Policy, remembers
+from wellorder.torch._batching import Batching
 
 
 def check_loader(loader: Any) -> DataLoader[Any]:
@@ -32,31 +41,22 @@ def check_loader(loader: Any) -> DataLoader[Any]:
             f"loader.batch_sampler={name} cuts its own batches; "
             "pass batch_size to the DataLoader instead, and let wellorder fill the batches"
         )
-    if loader.drop_last and loader.batch_size > len(loader.dataset):
-        raise ValueError(
-            f"batch_size={loader.batch_size} with drop_last leaves nothing of {len(loader.dataset)} "
-            "examples; use a smaller batch_size, or drop_last=False"
-        )
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise ValueError(
             f"loader={type(loader).__name__} has its own __iter__, which would not be called; change batches "
             "in collate_fn, or in the training loop"
         )
-    check_one_rank()
     _check_sampler(loader.sampler, len(loader.dataset))
     return loader
 
 
-def check_one_rank() -> None:
-    """Refuse to run in several processes, each of which would visit all examples."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return
-    ranks = distributed.get_world_size()
-    if ranks > 1:
+def check_something_left(batching: Batching) -> None:
+    """Refuse sizes of which nothing is left to visit."""
+    if not len(batching):
+        ranks = f" on each of {batching.share.of} ranks" if batching.share.of > 1 else ""
         raise ValueError(
-            f"torch.distributed has {ranks} ranks, and each would get the same batches: an ordered loader "
-            "does not shard its data over ranks yet. Use DistributedSampler with a plain DataLoader, or "
-            "train in one process"
+            f"batch_size={batching.size} with drop_last leaves nothing of {batching.n} examples{ranks}; use "
+            "a smaller batch_size, or drop_last=False"
         )
 
 
@@ -64,6 +64,9 @@ def _check_sampler(sampler: Any, n: int) -> None:
     plain = type(sampler) is SequentialSampler and len(sampler) == n
     if type(sampler) is RandomSampler:
         plain = not sampler.replacement and sampler.num_samples == len(sampler.data_source) == n
+    if type(sampler) is DistributedSampler:  # it shards; its own shuffle and seed give way to the order
+        shared: Any = sampler.dataset
+        plain = len(shared) == n
     if not plain:
         raise ValueError(
             f"loader.sampler={type(sampler).__name__} chooses the examples itself; use shuffle=True, "
@@ -71,8 +74,8 @@ def _check_sampler(sampler: Any, n: int) -> None:
         )
 
 
-def check_model(model: Any) -> nn.Module:
-    """Take a module with something to train."""
+def checked_model(model: Any) -> nn.Module:
+    """Take a module with something to train, out of DDP's wrapper, which adds to its parameters' names."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={type(model).__name__}: pass the torch.nn.Module that is trained")
     for name, p in model.named_parameters():
@@ -86,7 +89,7 @@ def check_model(model: Any) -> nn.Module:
             f"model={type(model).__name__} has no trainable parameters, so there is no gradient to order by; "
             "set requires_grad=True on some, or use the plain DataLoader"
         )
-    return model
+    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def check_policy_fits(policy: Policy[Any]) -> None:

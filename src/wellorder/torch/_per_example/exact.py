@@ -90,6 +90,13 @@ class ExactSource:
         self._check: FirstBatchCheck | None = FirstBatchCheck(model, self.records, scaler)
         self._coordinates = Coordinates(model, COORDINATES, seed, self.records, scaler, reveals=False)
 
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> list[tuple[BatchRecord, Any]]:  # noqa: ARG002
+        """The signals of batches that are closed; none waits for others."""
+        return [(record, self.signals(record)) for record in records]
+
+    def forget(self) -> None:
+        """No batch waits."""
+
     def signals(self, record: BatchRecord) -> ExactSignals | None:
         """The signals of a batch that is closed; None if no gradient came."""
         uses, record.parts = record.parts, []
@@ -108,7 +115,7 @@ class ExactSource:
                 self._check = None
         return signals
 
-    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], _: Tensor, __: Tensor) -> Call:
+    def keep(self, _: LayerUse, args: tuple[Any, ...], kwargs: dict[str, Any], *__: Tensor) -> Call:
         """A layer's inputs, detached from the graph."""
         return Call(tuple(map(_detached, args)), {name: _detached(x) for name, x in kwargs.items()}, {})
 
@@ -247,8 +254,8 @@ class RunAgainReader:
         if records.now is not None and not records.replaying and torch.is_grad_enabled():
             self._buffers = {name: b.detach().clone() for name, b in self._module.named_buffers()}
 
-    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor, output: Tensor) -> Call:
-        call = self._source.keep(args, kwargs, first, output)
+    def keep(self, use: LayerUse, args: tuple[Any, ...], kwargs: dict[str, Any], *_: Tensor) -> Call:
+        call = self._source.keep(use, args, kwargs)
         call.buffers, self._buffers = self._buffers, {}
         return call
 

@@ -1,0 +1,8 @@
+"""wellorder.shards: data too large to shuffle, read shard by shard in a good order."""
+
+from wellorder.shards._formats import RowGroup, hugging_face, row_groups
+from wellorder.shards._order import ordered_shards
+from wellorder.shards._reading import ShardError
+from wellorder.shards._survey import Survey, survey
+
+__all__ = ["RowGroup", "ShardError", "Survey", "hugging_face", "ordered_shards", "row_groups", "survey"]

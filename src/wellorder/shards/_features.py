@@ -1,0 +1,312 @@
+"""Feature rows of examples that stream by: label ⊗ sketched input, settled after every shard was looked at.
+
+`wellorder.features` sees all examples at once. Here the labels, and the means and spreads of the inputs, are
+known only at the end of a survey; so each shard leaves sums, from which its mean row follows afterwards.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._compiled import fast
+from wellorder._kernels.sketch import random_signs
+from wellorder._order import rng
+
+Floats = npt.NDArray[np.float32]
+Label = int | str | bool
+MOST_SIDES = 63
+"""Numbers that an input is sketched to, at most; odd, so that a picture's lines do not fall on each other."""
+
+
+def pair(example: Any) -> tuple[Any, Any]:
+    """Take an example that is a pair of input and label."""
+    if isinstance(example, tuple | list) and len(example) == 2:
+        return example[0], example[1]
+    raise ValueError(
+        f"an example of type {type(example).__name__} is no pair (input, label): pass xy=, a function from "
+        "an example to its input and label, e.g. xy=lambda e: (e['image'], e['label']), or row="
+    )
+
+
+@dataclass(frozen=True)
+class InputSketch:
+    """Inputs of ``dim`` numbers, as ``width`` sums with random signs, less those of one example."""
+
+    seed: int
+    dim: int
+    width: int
+    offset: Floats = field(repr=False)
+
+    @staticmethod
+    def like(x: Any, seed: int) -> InputSketch:
+        """The sketch of inputs that look like ``x``."""
+        if x is None:
+            return InputSketch(seed, 0, 0, np.zeros(0, np.float32))
+        dim = _numbers(x).size
+        bare = InputSketch(seed, dim, min(dim, MOST_SIDES), np.zeros(min(dim, MOST_SIDES), np.float32))
+        return InputSketch(seed, dim, bare.width, bare.of([x])[0])
+
+    def __post_init__(self) -> None:
+        signs = np.ones(self.dim, np.int8)
+        if self.dim > MOST_SIDES:
+            signs = random_signs(rng(self.seed, 0, "shards.inputs"), self.dim)
+        object.__setattr__(self, "_signs", signs)
+
+    def of(self, inputs: Sequence[Any]) -> Floats:
+        """The sketches of some inputs, (b, width)."""
+        out = np.zeros((len(inputs), self.width), np.float32)
+        if not self.width:
+            return out
+        block = _block(inputs)
+        if block.shape[1] != self.dim:
+            raise ValueError(
+                f"an input of {block.shape[1]} numbers, where the first had {self.dim}: rows need inputs "
+                "of one size; pass xy=lambda e: (None, label) for labels alone, or row="
+            )
+        _sketch(block, self._signs, out)  # type: ignore[attr-defined]
+        out -= self.offset
+        return out
+
+
+@dataclass(frozen=True)
+class ShardSums:
+    """What a shard leaves: for each of its labels, the mean of mark · [1, sketch] over all its examples."""
+
+    labels: list[Label]
+    sums: Floats
+    squares: Floats
+
+    def narrowed(self, width: int) -> ShardSums:
+        """With fewer numbers of the sketch."""
+        return ShardSums(self.labels, self.sums[:, : 1 + width].copy(), self.squares[:width].copy())
+
+
+def sums_of(examples: Iterable[tuple[Any, Any]], sketch: InputSketch, at_once: int = 1024) -> ShardSums:
+    """Sum up a shard whose examples are given as input and label (None: it has none)."""
+    places: dict[Label, int] = {}
+    total, squares, count = np.zeros((0, 1 + sketch.width)), np.zeros(sketch.width), 0
+    for block in _blocks(examples, at_once):
+        sides = sketch.of([x for x, _ in block])
+        if not np.isfinite(sides).all():
+            bad = count + int(np.argmin(np.isfinite(sides).all(axis=1)))
+            raise ValueError(f"the input of example {bad} holds NaN or infinity; fill it, or leave it out")
+        marks = [places.setdefault(_label(y), len(places)) for _, y in block]
+        total = np.concatenate([total, np.zeros((len(places) - len(total), total.shape[1]))])
+        _add_by_place(np.array(marks, np.int64), sides, total)
+        squares += np.square(sides, dtype=np.float64).sum(axis=0)
+        count += len(block)
+    weight = 1 / max(count, 1)
+    return ShardSums(list(places), (total * weight).astype(np.float32), (squares * weight).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """From an example to its row: one-hot label ⊗ [1, standardised sketch of the input].
+
+    It is a function of one example, and ``many`` of a list of them. More labels than ``size`` share numbers,
+    by random signs. An example whose label the survey did not meet has a row of zeros before it is centred.
+    """
+
+    sketch: InputSketch
+    labels: tuple[Label, ...]
+    """Labels in their places; empty where examples have none."""
+    center: Floats = field(repr=False)
+    scale: Floats = field(repr=False)
+    size: int = 512
+    xy: Callable[[Any], tuple[Any, Any]] = pair
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_places", {label: at for at, label in enumerate(self.labels)})
+        object.__setattr__(self, "_codes", {})
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a row."""
+        if not self.labels:
+            return len(self.center)
+        return self.size if self.shared else len(self.labels) * (1 + len(self.center))
+
+    @property
+    def shared(self) -> bool:
+        """Whether there are too many labels for each to have a place of its own."""
+        return len(self.labels) > self.size
+
+    def __call__(self, example: Any) -> Floats:
+        return np.asarray(self.many([example])[0])
+
+    def many(self, examples: Sequence[Any]) -> Floats:
+        """The rows of some examples, (b, dim)."""
+        pairs = [self.xy(example) for example in examples]
+        rows = np.zeros((len(pairs), self.dim), np.float32)
+        if self.shared:
+            for row, (_, y) in zip(rows, pairs, strict=True):
+                row[:] = self.code(_label(y))
+            return rows
+        width = len(self.center)
+        sides = self.sketch.of([x for x, _ in pairs])[:, :width] if width else np.zeros((len(pairs), 0), "f4")
+        sides = (sides - self.center) * self.scale
+        if not self.labels:
+            return np.asarray(sides)
+        places = np.array([self._places.get(_label(y), -1) for _, y in pairs], np.int64)  # type: ignore[attr-defined]
+        _place_rows(places, sides, rows)
+        return rows
+
+    def code(self, label: Label) -> Floats:
+        """The random signs of one of very many labels."""
+        found: Floats | None = self._codes.get(label)  # type: ignore[attr-defined]
+        if found is None:
+            if label not in self._places:  # type: ignore[attr-defined]
+                return np.zeros(self.size, np.float32)
+            found = label_signs(label, self.size, self.sketch.seed)
+            self._codes[label] = found  # type: ignore[attr-defined]
+        return found
+
+    def mean_row(self, part: ShardSums) -> Floats:
+        """The mean row of a shard, from its sums: rows are linear in marks and in the sketch."""
+        row = np.zeros(self.dim, np.float32)
+        width = len(self.center)
+        for label, sums in zip(part.labels, part.sums, strict=True):
+            if self.shared:
+                row += sums[0] * self.code(label)
+                continue
+            sides = (sums[1 : 1 + width] - sums[0] * self.center) * self.scale
+            if not self.labels:
+                return np.asarray(sides)
+            at = self._places[label] * (1 + width)  # type: ignore[attr-defined]
+            row[at], row[at + 1 : at + 1 + width] = sums[0], sides
+        return row
+
+
+def settle(
+    parts: Sequence[ShardSums],
+    sizes: npt.NDArray[np.float64],
+    sketch: InputSketch,
+    size: int,
+    xy: Callable[[Any], tuple[Any, Any]],
+) -> FeatureRows:
+    """Choose places for all labels that were met, and the inputs' means and spreads, weighed by sizes."""
+    labels = sorted({label for part in parts for label in part.labels}, key=lambda y: (type(y).__name__, y))
+    unlabelled = labels == [""]
+    width = sides_for(len(labels), size, sketch.width, labelled=not unlabelled)
+    first, second = np.zeros(width), np.zeros(width)
+    for part, weight in zip(parts, sizes / max(sizes.sum(), 1), strict=True):
+        first += weight * part.sums[:, 1 : 1 + width].sum(axis=0, dtype=np.float64)
+        second += weight * part.squares[:width].astype(np.float64)
+    spread = np.sqrt(np.maximum(second - first**2, 0))
+    small = spread <= 1e-6 * np.maximum(np.sqrt(second), 1e-30)
+    scale = np.where(small, 0.0, 1 / np.where(small, 1.0, spread))
+    names = () if unlabelled else tuple(labels)
+    return FeatureRows(sketch, names, first.astype(np.float32), scale.astype(np.float32), size, xy)
+
+
+def sides_for(labels: int, size: int, width: int, *, labelled: bool) -> int:
+    """How many numbers of an input's sketch fit into rows of ``size``, with so many labels."""
+    return max(0, min(width, size // max(labels, 1) - labelled))
+
+
+def label_signs(label: Label, size: int, seed: int) -> Floats:
+    """Random signs that belong to a label, whatever other labels there are; of length 1."""
+    draw = rng(seed, zlib.crc32(f"{type(label).__name__} {label}".encode()), "shards.labels")
+    return (random_signs(draw, size) / np.sqrt(size)).astype(np.float32)
+
+
+def _label(y: Any) -> Label:
+    if type(y) is int or type(y) is str:  # first: these are most
+        return y
+    if y is None:
+        return ""
+    if hasattr(y, "item") and np.prod(y.shape) == 1:  # a number of NumPy's or torch's
+        y = y.item()
+    if isinstance(y, bytes):
+        y = y.decode("utf-8", "replace")
+    if isinstance(y, bool | int | str):
+        return int(y) if isinstance(y, bool) else y
+    if isinstance(y, float) and y.is_integer():
+        return int(y)
+    raise ValueError(
+        f"label {y!r}: pass an int, a string or a bool; cut real targets into a few classes "
+        "(xy=lambda e: (x, int(y > middle))), or pass row= for rows of your own"
+    )
+
+
+def _numbers(x: Any) -> npt.NDArray[Any]:
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        x = x.float() if x.is_floating_point() and x.element_size() < 4 else x
+    array = np.asarray(x)
+    if array.dtype.kind not in "fbiu":
+        raise ValueError(
+            f"an input of dtype {array.dtype}: inputs must be arrays of numbers; pass "
+            "xy=lambda e: (None, label) for labels alone, or row= for rows of your own"
+        )
+    if array.dtype in (np.float16, np.bool_):
+        array = array.astype(np.float32)
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def _block(inputs: Sequence[Any]) -> npt.NDArray[Any]:
+    """Some inputs of one size as the rows of one array."""
+    first = inputs[0]
+    if type(first) is np.ndarray and first.dtype != np.float16:
+        try:
+            return _numbers(np.stack(inputs)).reshape(len(inputs), -1)
+        except (TypeError, ValueError):  # not all alike: find out which
+            pass
+    arrays = [_numbers(x) for x in inputs]
+    for each in arrays:
+        if each.size != arrays[0].size:
+            raise ValueError(
+                f"an input of {each.size} numbers, where another had {arrays[0].size}: rows need inputs of "
+                "one size; pass xy=lambda e: (None, label) for labels alone, or row="
+            )
+    return np.stack(arrays)
+
+
+def _blocks(items: Iterable[Any], count: int) -> Iterable[list[Any]]:
+    block = []
+    for item in items:
+        block.append(item)
+        if len(block) == count:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+@fast
+def _sketch(block, signs, out):  # type: ignore[no-untyped-def]
+    width = out.shape[1]
+    for i in range(len(block)):
+        into, start = out[i], 0
+        while start < block.shape[1]:
+            run = min(width, block.shape[1] - start)
+            numbers, sign = block[i, start : start + run], signs[start : start + run]
+            for j in range(run):
+                into[j] += np.float32(sign[j]) * np.float32(numbers[j])
+            start += run
+
+
+@fast
+def _add_by_place(places, sides, total):  # type: ignore[no-untyped-def]
+    for i in range(len(places)):
+        into = total[places[i]]
+        into[0] += 1.0
+        for j in range(sides.shape[1]):
+            into[1 + j] += np.float64(sides[i, j])
+
+
+@fast
+def _place_rows(places, sides, rows):  # type: ignore[no-untyped-def]
+    width = 1 + sides.shape[1]
+    for i in range(len(places)):
+        if places[i] >= 0:
+            at = places[i] * width
+            rows[i, at] = np.float32(1.0)
+            for j in range(width - 1):
+                rows[i, at + 1 + j] = sides[i, j]

@@ -1,0 +1,214 @@
+"""One stream of shards: read piece by piece, steered in a window, resumable without reading all again."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wellorder._balanced import SteeringBuffer
+from wellorder._order import rng
+from wellorder.shards._reading import Read, ShardError, name_of, reading
+from wellorder.shards._shares import Share
+
+AT_ONCE = 256
+"""Examples between two calls of the compiled kernel."""
+PLACES = 40
+"""Bits of an example's number that tell its place in the shard; those above tell the piece."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class ShardStream:
+    """An iterator over the examples of a share, each exactly once, in steered order.
+
+    An example goes by a number that tells where it was read, so a saved state holds numbers alone: those that
+    wait, those that have left the window and are not given out yet, and how far reading has come.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Any],
+        read: Read,
+        share: Share,
+        row: Callable[[Any], Any],
+        mean: npt.NDArray[np.float64],
+        *,
+        sizes: npt.NDArray[np.int64],
+        window: int,
+        candidates: int,
+        draws: tuple[int, int, int],
+        failed: str,
+    ) -> None:
+        self._shards, self._read, self._sizes, self._failed = shards, read, sizes, failed
+        self.pieces, self.length = share
+        seed, epoch, stream = draws
+        draw = rng(seed, epoch, f"shards.{stream}")
+        self._buffer: SteeringBuffer[Any] = SteeringBuffer(row, window, candidates, draw, mean)
+        self._leaving: list[int] = []
+        self._given = 0
+        """How many of ``_leaving`` were given out."""
+        self.emitted = 0
+        self._next = (0, 0)
+        """The piece and the place that are read next."""
+        self._reader: Iterator[tuple[int, Any]] | None = None
+        self._again: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while self._given == len(self._leaving):
+            if not self._refill():
+                return self._repeated()
+        if self.emitted == self.length:
+            raise StopIteration
+        number = self._leaving[self._given]
+        self._given += 1
+        self.emitted += 1
+        return self._buffer.waiting.pop(number)
+
+    def _refill(self) -> bool:
+        """Read some more; whether anything leaves, now or later."""
+        if self._reader is None:
+            self._reader = self._examples(*self._next)
+        block = list(itertools.islice(self._reader, AT_ONCE))
+        if block:
+            numbers = np.array([number for number, _ in block], np.int64)
+            self._next = (int(numbers[-1]) >> PLACES, (int(numbers[-1]) & ((1 << PLACES) - 1)) + 1)
+            self._leaving = self._buffer.push([example for _, example in block], numbers)
+        else:
+            self._next = (len(self.pieces), 0)
+            self._leaving = self._buffer.drain()
+        self._given = 0
+        return bool(block or self._leaving)
+
+    def _examples(self, first: int, place: int) -> Iterator[tuple[int, Any]]:
+        """The examples of all pieces from one on, with their numbers."""
+        for at in range(first, len(self.pieces)):
+            try:
+                yield from self._piece(at, place)
+            except ShardError as error:
+                if self._failed == "raise":
+                    raise
+                warnings.warn(f"the rest was skipped of {error}", UserWarning, stacklevel=2)
+            place = 0
+
+    def _piece(self, at: int, place: int) -> Iterator[tuple[int, Any]]:
+        """The examples of a piece from a place on, with their numbers."""
+        shard, start, stop = self.pieces[at]
+        base = (at << PLACES) - start
+        here = 0
+        examples = reading(self._shards[shard], self._read)
+        for here, example in enumerate(examples, 1):
+            number = base + here - 1
+            if here <= start:
+                continue
+            if stop >= 0 and here > stop:
+                if stop == self._sizes[shard]:
+                    raise self._changed(shard, "more")
+                return
+            if number - (at << PLACES) >= place:
+                yield number, example
+            if here == stop < self._sizes[shard]:
+                return
+        if here < stop:
+            raise self._changed(shard, f"{here}")
+
+    def _changed(self, shard: int, count: str) -> ShardError:
+        counted = int(self._sizes[shard])
+        why = f"it has {count} examples, and the survey counted {counted}; survey the shards again"
+        return ShardError(name_of(self._shards[shard]), why)
+
+    def _repeated(self) -> Any:
+        """An example that was given out before: what is missing to the length that was promised."""
+        if self.length < 0 or self.emitted >= self.length:
+            raise StopIteration
+        if self._again is None:
+            self._again = self._round_and_round()
+        example = next(self._again)
+        self.emitted += 1
+        return example
+
+    def _round_and_round(self) -> Iterator[Any]:
+        while True:
+            some = False
+            for _, example in self._examples(0, 0):
+                some = True
+                yield example
+            if not some:
+                names = ", ".join(repr(name_of(self._shards[piece.shard])) for piece in self.pieces[:3])
+                raise ShardError(names, "nothing of this worker's share can be read")
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream is: numbers of examples, never the examples themselves."""
+        window = self._buffer.window
+        filled = 0 if window is None else window.filled
+        return {
+            "next": list(self._next),
+            "emitted": self.emitted,
+            "leaving": np.array(self._leaving[self._given :], np.int64),
+            "window": np.zeros(0, np.int64) if window is None else window.numbers[:filled].copy(),
+            "total": np.zeros(0) if window is None else window.total.copy(),
+            "draws": 0 if window is None else int(window.draws[0]),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where the stream was whose `state` this is; reads again the shards of what was in flight."""
+        held, leaving = np.asarray(state["window"], np.int64), np.asarray(state["leaving"], np.int64)
+        piece, place = (int(number) for number in state["next"])
+        needed = np.concatenate([held, leaving])
+        by_piece = self._by_piece(needed, piece, place)
+        for at in sorted(by_piece):
+            self._gather(at, by_piece[at])
+        self._next = (piece, place)
+        lost = [number for number in needed.tolist() if number not in self._buffer.waiting]
+        held = np.array([number for number in held.tolist() if number in self._buffer.waiting], np.int64)
+        self._leaving = [number for number in leaving.tolist() if number in self._buffer.waiting]
+        if lost and self._failed == "raise":
+            name = name_of(self._shards[self.pieces[lost[0] >> PLACES].shard])
+            raise ShardError(name, "an example that was in flight is not there any more; survey again")
+        self._given, self.emitted = 0, int(state["emitted"])
+        if len(state["total"]):
+            self._restore(held, np.asarray(state["total"], np.float64), int(state["draws"]))
+
+    def _restore(self, held: Ints, total: npt.NDArray[np.float64], draws: int) -> None:
+        buffer = self._buffer
+        if total.shape != buffer.mean.shape or not np.isfinite(total).all() or len(held) > buffer.size:
+            raise ValueError("this state does not fit the survey and the window; load it where it was saved")
+        for at in range(0, len(held), AT_ONCE):
+            some = held[at : at + AT_ONCE]
+            buffer.push([buffer.waiting[number] for number in some.tolist()], some)
+        window = buffer.opened(len(total))
+        window.carry_on(total, draws)
+
+    def _by_piece(self, needed: Ints, piece: int, place: int) -> dict[int, set[int]]:
+        """The numbers by their pieces; refuses what this share cannot have given."""
+        out: dict[int, set[int]] = {}
+        for number in needed.tolist():
+            at, where = number >> PLACES, number & ((1 << PLACES) - 1)
+            known = 0 <= at < len(self.pieces) and (at, where) < (piece, place)
+            if not known or 0 <= self.pieces[at].stop - self.pieces[at].start <= where:
+                raise ValueError("this state does not fit the shards; load it where it was saved")
+            out.setdefault(at, set()).add(number)
+        if len(needed) != sum(map(len, out.values())):
+            raise ValueError("this state holds an example twice; load an intact copy")
+        return out
+
+    def _gather(self, at: int, wanted: set[int]) -> None:
+        """Read the wanted examples of a piece that was read before."""
+        last = max(wanted) & ((1 << PLACES) - 1)
+        try:
+            for number, example in self._piece(at, 0):
+                if number in wanted:
+                    self._buffer.waiting[number] = example
+                if number & ((1 << PLACES) - 1) >= last:
+                    return
+        except ShardError as error:
+            if self._failed == "raise":
+                raise
+            warnings.warn(f"the rest was skipped of {error}", UserWarning, stacklevel=2)

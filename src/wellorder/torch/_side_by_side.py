@@ -1,0 +1,110 @@
+"""Small steps side by side: what a layer was given and got back in eight of them, to be sketched at once.
+
+A small layer's sketch is made by a handful of tiny operations, each of which costs its call and little else.
+So the step only copies what is to be projected, and the products are made for eight steps together. They have
+the same shape whatever was asked for in between, and a step always lies in the same place: its row comes out
+the same, bit for bit, whether a run was saved, interrupted, looked at or left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wellorder.torch._batch_record import BatchRecord
+
+STEPS = 8
+MOST = {"cpu": 1 << 16}
+"""Numbers of a layer in a step, in and out, from which on copying them costs more than the calls."""
+MOST_ON_DEVICE = 1 << 18
+
+
+class Slots:
+    """Inputs of one kind (shape, precision, device) and their gradients; ``batch`` examples a step."""
+
+    def __init__(self, seen: Tensor, dtype: torch.dtype, batch: int, stands_for: int) -> None:
+        self._batch, self.stands_for = batch, stands_for
+        self.given = torch.zeros(STEPS * batch, *seen.shape[1:], dtype=dtype, device=seen.device)
+        self.back: Tensor | None = None
+        self._places = self.given.split(batch), tuple[Tensor, ...]()
+        self.owners: list[BatchRecord | None] = [None] * STEPS
+        self.whole = [False] * STEPS
+
+    def rows(self, record: BatchRecord) -> slice:
+        """Where a batch's examples lie."""
+        start = place_of(record) * self._batch
+        return slice(start, start + record.size)
+
+    def keep(self, record: BatchRecord, seen: Tensor) -> bool:
+        """Copy what a layer was given, unless the place is taken by another call or a batch that waits."""
+        place = place_of(record)
+        owner = self.owners[place]
+        if record.size > self._batch or owner is record or (owner is not None and not owner.done):
+            return False
+        self.owners[place], self.whole[place] = record, False
+        self._put(self._places[0][place], seen)
+        return True
+
+    def take(self, record: BatchRecord, felt: Tensor) -> bool:
+        """Copy the gradient that came back, unless one came before."""
+        place = place_of(record)
+        if self.whole[place] or self.owners[place] is not record:
+            return False
+        if self.back is None:
+            shape = (STEPS * self._batch, *felt.shape[1:])
+            self.back = torch.zeros(shape, dtype=felt.dtype, device=felt.device)
+            self._places = self._places[0], self.back.split(self._batch)
+        if self.back.shape[1:] != felt.shape[1:] or self.back.dtype != felt.dtype:
+            return False
+        self._put(self._places[1][place], felt)
+        self.whole[place] = True
+        return True
+
+    def _put(self, place: Tensor, rows: Tensor) -> None:
+        (place if len(rows) == self._batch else place[: len(rows)]).copy_(rows)
+
+    def holds_any(self, records: Sequence[BatchRecord]) -> bool:
+        """Whether there is a gradient of one of these; places of others among them are made zero."""
+        missing = [r for r in records if self.owners[place_of(r)] is not r or not self.whole[place_of(r)]]
+        if self.back is None or len(missing) == len(records):
+            return False
+        for record in missing:
+            self.back[self.rows(record)].zero_()
+        return True
+
+
+class SideBySide:
+    """One layer's `Slots`, by the kind of its input."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self.kinds: dict[Any, Slots] = {}
+
+    def keep(self, record: BatchRecord, seen: Tensor, output: Tensor, stands_for: int) -> Slots | None:
+        """Copy what is looked at of an input; None where it is to be projected at once.
+
+        Each position that is looked at ``stands_for`` so many of the output's.
+        """
+        key = (seen.shape[1:], output.shape[1:], output.dtype, seen.device)
+        slots = self.kinds.get(key)
+        if slots is None:
+            each = math.prod(seen.shape[1:]) + math.prod(output.shape[1:]) // stands_for
+            plain = type(seen) in (Tensor, nn.Parameter) and type(output) is Tensor
+            if not plain or self._batch * each > MOST.get(seen.device.type, MOST_ON_DEVICE):
+                return None
+            slots = self.kinds[key] = Slots(seen, output.dtype, self._batch, stands_for)
+        return slots if slots.keep(record, seen) else None
+
+    def takes_room(self) -> bool:
+        """Whether several kinds are kept and none is needed: with many they would take memory without end."""
+        owners = [owner for slots in self.kinds.values() for owner in slots.owners]
+        return len(self.kinds) > 1 and all(owner is None or owner.done for owner in owners)
+
+
+def place_of(record: BatchRecord) -> int:
+    """A batch's place, by its step in the epoch."""
+    return record.step % STEPS

@@ -1,0 +1,65 @@
+"""Real torchrun on gloo: DDP, FSDP2 and plain loops of 2 and 4 ranks; ranks_training.py is what they do."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "ranks_training.py"
+TOGETHER = (
+    "an_uninitialised_group_is_named",
+    "a_loader_made_before_the_group_takes_its_share",
+    "ddp_is_one_process_with_a_larger_batch",
+    "gradients_are_plain_ddps",
+    "padded_examples_count_once",
+    "accumulation_under_no_sync",
+    "fsdp2",
+    "a_plain_loop_and_other_policies",
+    "own_data_are_coordinated",
+    "rows_are_not_communicated",
+    "bytes",
+    "resume",
+    "every_difference_is_named",
+    "leaving_an_epoch_alone_is_named",
+    "nobody_hangs_beyond_the_timeout",
+)
+FOUR = (
+    "resume_on_more_ranks",
+    "ddp_is_one_process_with_a_larger_batch",
+    "padded_examples_count_once",
+    "own_data_are_coordinated",
+)
+
+
+def torchrun(ranks, folder, names):
+    """Run the checks on so many ranks."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return subprocess.run(
+        [*words, str(SCRIPT), str(folder), *names],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def passed(done, ranks, names):
+    """Every rank went through every check."""
+    assert done.returncode == 0, done.stderr[-4000:]
+    for name in names:
+        assert done.stdout.count(f"ok {name}") == ranks, (name, done.stdout[-2000:])
+
+
+@pytest.mark.slow
+def test_two_ranks_and_then_four(tmp_path):
+    passed(torchrun(2, tmp_path, TOGETHER), 2, TOGETHER)
+    passed(torchrun(4, tmp_path, FOUR), 4, FOUR)
+
+
+@pytest.mark.slow
+def test_a_rank_is_killed_and_the_restarted_job_goes_on_exactly(tmp_path):
+    killed = torchrun(2, tmp_path, ["a_job_whose_rank_is_killed"])
+    assert killed.returncode != 0
+    assert f"exitcode  : -{int(signal.SIGKILL)}" in killed.stderr, killed.stderr[-2000:]
+    assert "ok" not in killed.stdout
+    passed(torchrun(2, tmp_path, ["the_job_goes_on_exactly"]), 2, ["the_job_goes_on_exactly"])
