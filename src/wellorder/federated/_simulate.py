@@ -107,7 +107,7 @@ def simulate_many(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> list[Simulation]:
-    """`simulate` for several runs on one device and data; they may differ in policy, seed, step size and sketch."""
+    """`simulate` for several runs on one device; policy, seed, step size and sketch may differ."""
     runs = Runs(model, data, jobs, loss)
     runs.loop.watch = watch
     with precision_of(jobs[0][1].precision):
