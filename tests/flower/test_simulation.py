@@ -56,7 +56,7 @@ def test_batchnorm_and_all_three_privacy_mods_train_in_real_simulations(tmp_path
     done = subprocess.run(
         [sys.executable, str(SCRIPT.with_name("setups.py")), str(tmp_path / "result.json")],
         env={**os.environ, **OFFLINE, "FLWR_HOME": str(tmp_path / "flwr"), "OMP_NUM_THREADS": "1"},
-        timeout=200,
+        timeout=400,
         capture_output=True,
         text=True,
     )
@@ -64,8 +64,8 @@ def test_batchnorm_and_all_three_privacy_mods_train_in_real_simulations(tmp_path
     told = json.loads((tmp_path / "result.json").read_text())
     assert set(told) == {"BatchNorm", "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"}
     for name, found in told.items():
-        epochs = np.sort(np.array(found["cohorts"]).reshape(2, 4), axis=1)
-        assert (epochs == np.arange(4)).all(), name
+        assert sorted(found["cohorts"][0] + found["cohorts"][1]) == [0, 1, 2, 3], name
+        assert len(found["cohorts"]) == 3, name
         assert found["moved"] > 0.01, name
         assert "1.num_batches_tracked" not in found["counts"]
     assert told["BatchNorm"]["names"] == ["0", "1", "2", "3"]

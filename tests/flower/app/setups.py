@@ -21,7 +21,7 @@ from torch import nn
 from wellorder import PairGraB
 from wellorder.flower import OrderedStrategy
 
-CLIENTS, COHORT, ROUNDS = 4, 2, 4
+CLIENTS, COHORT, ROUNDS = 4, 2, 3
 
 
 def net():
