@@ -1,13 +1,13 @@
 """Rounds to a given accuracy: ordered clients against cohorts drawn anew each round (Flower's default).
 
 python benchmarks/federated_rounds.py run SETTING… --data DIR [--device cuda] [--part 1/3] >> rounds.jsonl
-python benchmarks/federated_rounds.py table rounds.jsonl          Markdown: rounds to each target, rounds saved
+python benchmarks/federated_rounds.py table rounds.jsonl      Markdown: rounds to each target, and saved
 
 All methods and seeds of a setting train side by side from the same first weights, and are measured every
-``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or above
-it. Every setting also prints how much its clients differ, from a first epoch of randomly ordered updates. DIR
-holds the official files (mnist/, fashion_mnist/, cifar-10-batches-bin/, cifar-100-binary/, clients/). Without
-names of settings all are run. JSON lines.
+``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or
+above it. Every setting also prints how much its clients differ, from a first epoch's updates. DIR holds the
+official files (mnist/, fashion_mnist/, cifar-10-batches-bin/, cifar-100-binary/, clients/). Without names of
+settings all are run. JSON lines.
 """
 
 from __future__ import annotations

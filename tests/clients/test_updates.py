@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wellorder._clients.federation import COORDINATES, RunningError
-from wellorder._clients.updates import directions, odd_ones, shape_of, Signal, UnfitError
+from wellorder._clients.updates import Signal, UnfitError, directions, odd_ones, shape_of
 from wellorder._kernels.sketch import FlatSketch
 
 

@@ -34,7 +34,8 @@ from wellorder.problems import quadratics
 
 POLICIES = [
     RandomReshuffling(), ShuffleOnce(), wo.IncrementalGradient(), wo.FlipFlop(), wo.WithReplacement(),
-    wo.RandomCohorts(), wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
+    wo.RandomCohorts(),
+    wo.NicePermutation(), wo.Greedy(), GraB(), PairGraB(), wo.GraBProto(), wo.PairGraBProto(),
     PairGraB(Walk(2.0)), GraB(Walk(2.0), reorders=2),
     Arbitrary(lambda epoch: np.random.default_rng(epoch).permutation(13)),
 ]  # fmt: skip
@@ -392,7 +393,10 @@ def test_sketched_balancing_orders_almost_as_well():
 
 
 def test_a_diverging_run_goes_on_and_says_so():
-    run = simulate(small_model(), client_data(), PairGraB(), settings(step_size=1e200, clip=0.0, evaluate=1))
+    with pytest.warns(RuntimeWarning, match="diverged"):
+        run = simulate(
+            small_model(), client_data(), PairGraB(), settings(step_size=1e200, clip=0.0, evaluate=1)
+        )
     assert np.isnan(run.table["train_loss"][-1])
     assert sorted(run.orders[-1]) == list(range(13))
 

@@ -198,7 +198,7 @@ class Link:
     def result(self, seconds):
         path = self.desk / "result.json"
         wait_for(path.exists, seconds, "result")
-        wait_for(lambda: "Strategy execution finished" in self.log(), 20, "end of the log")
+        wait_for(lambda: "[ORDER] finished" in self.log(), 20, "end of the log")
         return json.loads(path.read_text())
 
     def log(self):
@@ -283,7 +283,7 @@ def test_two_epochs_are_those_of_algorithm_2_though_a_node_and_the_server_are_ki
         link.run()
         result, log = link.result(60), link.log()
     run = fedavg(PROBLEM, PairGraB(), step_size=0.02, epochs=2, cohort=2, local_steps=3)
-    assert list(result["rounds"]) == ["4"]
+    assert list(result["rounds"]) == ["1", "2", "3", "4"], "the history before the restart is kept"
     assert sorted(link.visits()) == sorted(
         (at + 1, int(unit)) for at, cohort in enumerate(run.orders.reshape(4, 2)) for unit in cohort
     )

@@ -45,7 +45,7 @@ def test_the_example_runs_in_simulation_and_visits_every_client_once(tmp_path):
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        settings = f'clients=8 cohort=2 epochs=2 result="{result}"'
+        settings = f'clients=8 cohort=4 epochs=2 result="{result}"'
         run = [BIN / "flwr", "run", str(APP), "here", "--stream"]
         run += ["--federation-config", "num-supernodes=8", "--run-config", settings]
         done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -62,4 +62,5 @@ def test_the_example_runs_in_simulation_and_visits_every_client_once(tmp_path):
     for metrics in told["rounds"].values():
         visits[metrics["order-epoch"]] += metrics["order-cohort"]
     assert [sorted(order) for order in visits.values()] == [list(range(8))] * 2
-    assert told["test"]["accuracy"] > 0.15
+    assert told["test"]["accuracy"] > 0.5
+    assert "made-up images: WELLORDER_DATA is not set" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Set-ups that people really run: each is wrapped as it is, or refused with the cure before anything trains."""
+"""Set-ups that people really run: each is wrapped as it is, or refused with the cure before training."""
 
 import json
 import logging
@@ -115,7 +115,7 @@ def identity():
 
 def cohorts_by_epoch(grid, cohort=2, clients=4):
     each = clients // cohort
-    flat = [sum(grid.asked[at : at + each], []) for at in range(0, len(grid.asked), each)]
+    flat = [[c for row in grid.asked[at : at + each] for c in row] for at in range(0, len(grid.asked), each)]
     return [sorted(epoch) for epoch in flat]
 
 

@@ -49,3 +49,24 @@ def test_a_hundred_clients_in_cohorts_of_ten_are_visited_as_in_our_own_simulatio
         np.testing.assert_array_equal(orders, run.orders)
         for name in first:
             np.testing.assert_allclose(ours[name], run.weights[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_batchnorm_and_all_three_privacy_mods_train_in_real_simulations(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("setups.py")), str(tmp_path / "result.json")],
+        env={**os.environ, **OFFLINE, "FLWR_HOME": str(tmp_path / "flwr"), "OMP_NUM_THREADS": "1"},
+        timeout=400,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert set(told) == {"BatchNorm", "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod"}
+    for name, found in told.items():
+        assert sorted(found["cohorts"][0] + found["cohorts"][1]) == [0, 1, 2, 3], name
+        assert len(found["cohorts"]) == 3, name
+        assert found["moved"] > 1e-4, name
+        assert "1.num_batches_tracked" not in found["counts"]
+    assert told["BatchNorm"]["names"] == ["0", "1", "2", "3"]
+    assert "does not tell its name" in done.stdout + done.stderr

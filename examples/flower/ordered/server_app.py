@@ -1,9 +1,11 @@
 """A ServerApp as any other, with one line more: the strategy is wrapped."""
 
 import json
+import logging
 from pathlib import Path
 
-from flwr.app import Array, ArrayRecord, MetricRecord
+import torch
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -17,6 +19,8 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     config = context.run_config
+    logging.getLogger("flwr").info("[APP] %s", task.source())
+    torch.manual_seed(config["seed"])
     strategy = FedAvg(fraction_evaluate=0.0)
     strategy = OrderedStrategy(
         strategy,
@@ -29,13 +33,14 @@ def main(grid, context):
         state=config["state"] or None,
     )
     rounds = config["epochs"] * -(-config["clients"] // config["cohort"])
-    first = ArrayRecord({name: Array(array) for name, array in task.first_model().items()})
     x, y = task.images("test")
 
     def evaluate(_, arrays):
-        model = {name: array.numpy() for name, array in arrays.items()}
-        return MetricRecord(task.evaluate(model, x, y))
+        model = task.Net()
+        model.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord(task.test(model, x, y))
 
+    first = ArrayRecord(task.Net().state_dict())
     result = strategy.start(grid, first, rounds, config["timeout"], evaluate_fn=evaluate)
     if config["result"]:
         told = {"names": strategy.names, "test": dict(result.evaluate_metrics_serverapp.get(rounds, {}))}

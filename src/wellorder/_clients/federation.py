@@ -106,8 +106,8 @@ class Federation:
     ) -> None:
         if not permutes(policy):
             raise ValueError(
-                f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling(), or, for cohorts "
-                "drawn anew in each round, the strategy by itself"
+                f"policy={policy!r} visits clients twice in an epoch; use RandomReshuffling(), or, for "
+                "cohorts drawn anew in each round, the strategy by itself"
             )
         self.queue, self.cohort = Queue(policy, seed), int(cohort)
         self.server_step, self.signals, self.tolerance = server_step, signals, tolerance or Tolerance()
@@ -168,7 +168,7 @@ class Federation:
         dim = sum(self.model[name].size for name in names)
         if not dim:
             raise ValueError(
-                "arrays: the model has no floating-point arrays that clients train, so updates have no direction"
+                "arrays: the model has no floating-point arrays that clients train: updates have no direction"
             )
         sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
         if sketched and (self.sketch is None or len(self.sketch.signs) != dim):

@@ -146,7 +146,7 @@ class Queue:
         self.missed = np.concatenate([self.missed, lost[spent]])
 
     def take_drawn(self, clients: Ints) -> None:
-        """Close a round whose clients were drawn anew, whoever waits: so many visits of the epoch are made."""
+        """Close a round of clients drawn anew: so many of the epoch's visits are made, whoever waits."""
         self._came[self._visits : self._visits + len(clients)] = clients
         self._visits += len(clients)
         self._at += len(clients)

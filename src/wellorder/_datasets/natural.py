@@ -71,7 +71,7 @@ def shakespeare(
     stride: int = 1,
     least: int = 1000,
 ) -> Text:
-    """Shakespeare's plays by speaking role: given ``width`` characters, which comes next?
+    """Shakespeare's plays by speaking role: the next character from the ``width`` before it.
 
     Each role of a play is an owner. The last fifth of what it says is for testing.
 

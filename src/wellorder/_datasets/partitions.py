@@ -71,7 +71,7 @@ class Partition:
         for client, array in enumerate(arrays):
             if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
                 raise ValueError(
-                    f"lists[{client}] of shape {array.shape}, {array.dtype}: pass the numbers of its examples, "
+                    f"lists[{client}] of shape {array.shape}, {array.dtype}: pass its examples' numbers, "
                     "one or more, from 0"
                 )
         return _partition([array.astype(np.int64) for array in arrays])

@@ -8,6 +8,7 @@ deviation over seeds. From settings to report: `figure`, `dataset_of`, `run`, `p
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -358,7 +359,9 @@ def _searched(config: FederatedFigure, data: ClientData, policy: Any, folder: Ru
         jobs = [
             (policy, replace(_settings(config, gamma, 0, None), evaluate=config.epochs)) for gamma in grid
         ]
-        ends = [float(done.table["train_loss"][-1]) for done in simulate_many(config.model, data, jobs)]
+        with warnings.catch_warnings():  # the search itself looks for step sizes that are too large
+            warnings.filterwarnings("ignore", ".*has diverged", RuntimeWarning)
+            ends = [float(done.table["train_loss"][-1]) for done in simulate_many(config.model, data, jobs)]
         return [end if np.isfinite(end) else np.inf for end in ends]
 
     search = two_stage(losses)

@@ -23,7 +23,7 @@ Parameters = dict[str, Tensor]
 Layer = Callable[[Parameters, Tensor], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs (b, …) and labels (b, …) to one loss each, (b,)."""
-Gradients = Callable[[Tensor, Tensor, Tensor], Tensor]
+Gradients = Callable[..., Tensor]
 """Inputs (L, B, …), labels (L, B) and a mask of the real examples to each lane's gradient (L, width)."""
 WEIGHTED = (nn.Sequential, Residual, nn.Conv2d, nn.Linear, nn.GroupNorm, nn.Embedding)
 """Known layers; their subclasses are not, for they may compute something else."""
@@ -72,6 +72,14 @@ def stack(model: nn.Module, *, half: bool = False, kernels: bool | None = None) 
     if len(names) > len(list(model.parameters())):
         return None
     return _layer(model, "", Options(half, kernels))
+
+
+def unstackable(model: nn.Module) -> str:
+    """The first layer that `stack` does not know, in words."""
+    for name, module in model.named_modules():
+        if not [*module.children()] and _layer(module, "", PLAIN) is None:
+            return f"layer {name} ({type(module).__name__})" if name else type(module).__name__
+    return "a model with tied weights or a forward of its own"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ MARGIN = 4
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """Inputs and labels of all clients, who holds what (a `Partition`, or a list of examples each), a test set.
+    """Inputs and labels of all clients, who holds what (a `Partition`, or a list each), a test set.
 
     Inputs are uint8 images (n, channels, height, width), normalised by ``mean`` and ``std``; or floats
     (n, …), which the model is given in the run's precision; or integers (n, …), such as tokens, which stay
@@ -30,7 +30,7 @@ class ClientData:
 
     inputs: npt.NDArray[Any] = field(repr=False)
     labels: npt.NDArray[Any] = field(repr=False)
-    partition: Partition = field(repr=False)
+    partition: Partition | Any = field(repr=False)
     test_inputs: npt.NDArray[Any] | None = field(default=None, repr=False)
     test_labels: npt.NDArray[Any] | None = field(default=None, repr=False)
     classes: int = 0

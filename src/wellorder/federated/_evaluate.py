@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,8 @@ class Evaluator:
     def __init__(
         self, data: ClientData, store: Store, model: nn.Module, layout: Layout, loss: Loss, sample: int
     ) -> None:
-        self.store, self.model, self.layout, self.loss = store, model, layout, loss
+        self.store, self.layout, self.loss = store, layout, loss
+        self.model = copy.deepcopy(model).eval()
         device = store.labels.device
         self.batch = BATCH.get(device.type, 1000)
         count = min(sample or len(data.labels), len(data.labels))

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from wellorder.federated._batched_models import BatchedModel, Gradients, Loss, stack
-from wellorder.federated._minibatches import Batches
+from wellorder.federated._batched_models import BatchedModel, Gradients, Loss, stack, unstackable
+from wellorder.federated._minibatches import Batches, bits
 from wellorder.federated._parameters import Layout, frozen_of
+from wellorder.federated._stateful_layers import CountedDropout, running_statistics, set_keys
 
 Mode = Literal["loop", "stacked", "vmap"]
 Seen = Callable[[int, Tensor], None]
@@ -40,11 +41,18 @@ class Trainer:
     """Whether Triton's kernels are used, as in `stack`."""
 
     @cached_property
+    def dropouts(self) -> list[CountedDropout]:
+        """The layers that must be told what to draw from."""
+        return [module for module in self.model.modules() if isinstance(module, CountedDropout)]
+
+    @cached_property
     def batched(self) -> BatchedModel:
         """The model of all lanes at once."""
         forward = stack(self.model, half=self.half, kernels=self.kernels)
         if forward is None:
-            raise ValueError("mode='stacked': the model has a layer that cannot be stacked; pass mode='vmap'")
+            raise ValueError(
+                f"mode='stacked': {unstackable(self.model)} cannot be stacked; pass mode='auto' or 'vmap'"
+            )
         return BatchedModel(forward, self.layout, self.loss, self.constants)
 
     @cached_property
@@ -55,18 +63,36 @@ class Trainer:
     def gradients_at(self, lanes: Tensor) -> Gradients:
         """A function of one step's mini-batches: each lane's gradient, wherever ``lanes`` move in place.
 
-        What it returns is valid until it is called again.
+        ``keys`` say what dropout draws from (None: nothing is dropped). What it returns is valid until it is
+        called again.
         """
         if self.mode == "stacked":
-            return self.batched.gradients_at(lanes)
+            batched = self.batched.gradients_at(lanes)
+            return lambda inputs, labels, real, _=None: batched(inputs, labels, real)
         if self.mode == "vmap":
-            each = torch.func.vmap(torch.func.grad(self._masked))
-            return lambda inputs, labels, real: each(lanes, self._ready(inputs), labels, real)
+            each = torch.func.vmap(torch.func.grad(self._masked), in_dims=(0, 0, 0, 0, 0))
+            bare = torch.func.vmap(torch.func.grad(self._masked))
+
+            def together(inputs: Tensor, labels: Tensor, real: Tensor, keys: Tensor | None = None) -> Tensor:
+                ready = self._ready(inputs)
+                found: Tensor = (
+                    bare(lanes, ready, labels, real)
+                    if keys is None
+                    else each(lanes, ready, labels, real, keys)
+                )
+                return found
+
+            return together
         apart = [self._alone_at(row) for row in lanes]
 
-        def gradients(inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
+        def gradients(inputs: Tensor, labels: Tensor, real: Tensor, keys: Tensor | None = None) -> Tensor:
             own = zip(apart, self._ready(inputs), labels, real, strict=True)
-            return torch.stack([gradient(x, y, mask) for gradient, x, y, mask in own])
+            return torch.stack(
+                [
+                    gradient(x, y, mask, None if keys is None else keys[lane])
+                    for lane, (gradient, x, y, mask) in enumerate(own)
+                ]
+            )
 
         return gradients
 
@@ -74,7 +100,10 @@ class Trainer:
         """Images as the model itself takes them: channels before height and width."""
         return inputs.movedim(-1, -3).contiguous() if self.images else inputs
 
-    def _masked(self, row: Tensor, inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
+    def _masked(
+        self, row: Tensor, inputs: Tensor, labels: Tensor, real: Tensor, key: Tensor | None = None
+    ) -> Tensor:
+        set_keys(self.dropouts, key)
         outputs = torch.func.functional_call(self.model, self.layout.views(row), (inputs,))
         return (self.loss(outputs, labels) * real).sum() / real.sum()
 
@@ -82,12 +111,18 @@ class Trainer:
         """One lane by itself; its short batch is really short, which is what saves time on a CPU."""
         leaves, flat, places = self.layout.variables(row)
         variables = [*leaves.values()]
+        views = self.layout.views(row)
+        # Statistics change in place during the forward pass, which must not touch what autograd has saved.
+        kept = {name: views[name].clone() for name in self.layout.statistics}
 
-        def gradient(inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
+        def gradient(inputs: Tensor, labels: Tensor, real: Tensor, key: Tensor | None = None) -> Tensor:
             count = int(real.sum())
-            outputs = torch.func.functional_call(self.model, leaves, (inputs[:count],))
+            set_keys(self.dropouts, key)
+            outputs = torch.func.functional_call(self.model, {**leaves, **kept}, (inputs[:count],))
             mean = self.loss(outputs, labels[:count]).mean()
             torch._foreach_copy_(places, torch.autograd.grad(mean, variables, materialize_grads=True))
+            for name, value in kept.items():
+                views[name].copy_(value)
             return flat
 
         return gradient
@@ -105,7 +140,8 @@ class Trainer:
             return lanes
         gradients = self.gradients_at(lanes)
         for step in range(work.inputs.shape[1]):
-            grads = gradients(work.inputs[:, step], work.labels[:, step], work.real[:, step])
+            keys = bits(work.keys, torch.full_like(work.keys, step)) if self.dropouts else None
+            grads = gradients(work.inputs[:, step], work.labels[:, step], work.real[:, step], keys)
             if seen is not None:
                 seen(step, grads)
             scales = self._clipped(grads, step_sizes) if self.clip else step_sizes
@@ -116,7 +152,8 @@ class Trainer:
         gradient = self._alone_at(row)
         for step in range(work.inputs.shape[1]):
             inputs = self._ready(work.inputs[lane, step])
-            grad = gradient(inputs, work.labels[lane, step], work.real[lane, step])
+            key = bits(work.keys[lane], torch.full_like(work.keys[lane], step)) if self.dropouts else None
+            grad = gradient(inputs, work.labels[lane, step], work.real[lane, step], key)
             row.addcmul_(grad, self._clipped(grad[None], step_size)[0] if self.clip else step_size, value=-1)
 
     def _clipped(self, grads: Tensor, step_sizes: Tensor) -> Tensor:
@@ -155,10 +192,17 @@ def pick_mode(model: nn.Module, device: torch.device, wanted: str) -> Mode:
     On an accelerator all lanes go at once. On a CPU arithmetic is the cost, and oneDNN's convolutions are
     fastest one lane at a time; only models that are nothing but small linear layers gain from going together.
     """
-    if wanted in ("loop", "stacked", "vmap"):
-        return wanted  # type: ignore[return-value]
-    if wanted != "auto":
+    if wanted not in ("auto", "loop", "stacked", "vmap"):
         raise ValueError(f"mode={wanted!r}: pass 'auto', 'loop', 'stacked' or 'vmap'")
+    if running_statistics(model):
+        if wanted in ("stacked", "vmap"):
+            raise ValueError(
+                f"mode={wanted!r}: running statistics of normalisation layers are kept one client at a time; "
+                "pass mode='auto', or freeze them with eval()"
+            )
+        return "loop"
+    if wanted != "auto":
+        return wanted  # type: ignore[return-value]
     together: Mode = "stacked" if stack(model) is not None else "vmap"
     if device.type != "cpu":  # cuDNN's recurrent layers cannot be batched over lanes
         return "loop" if any(isinstance(module, nn.RNNBase) for module in model.modules()) else together

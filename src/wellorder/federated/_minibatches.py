@@ -12,8 +12,8 @@ from wellorder._kernels.random_bits import FIRST, GOLDEN, SECOND, keys_of
 from wellorder.federated._client_data import MARGIN, Store
 
 LAST = 2**63 - 1
-Keys = tuple[Tensor, Tensor]
-"""Each run's keys of an epoch: for mini-batches, and for augmentations."""
+Keys = tuple[Tensor, Tensor, Tensor]
+"""Each run's keys of an epoch: for mini-batches, for augmentations, and for dropout."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Batches:
     inputs: Tensor
     labels: Tensor
     real: Tensor
+    keys: Tensor
+    """(L,): what each lane draws from, beyond its mini-batches."""
     taken: tuple[bool, ...] | None = None
     """Which lanes really have a client, where the host knows; the others need not be trained."""
 
@@ -64,8 +66,9 @@ def shape_of(sizes: Sequence[int], steps: int, batch: int | None) -> Shape:
 
 def epoch_keys(seeds: Sequence[int], epoch: int, device: torch.device) -> Keys:
     """The keys of an epoch, for runs with these seeds."""
-    keys = torch.from_numpy(keys_of(seeds, epoch, ("batches", "augment")).view("int64")).to(device)
-    return keys[0], keys[1]
+    streams = ("batches", "augment", "dropout")
+    keys = torch.from_numpy(keys_of(seeds, epoch, streams).view("int64")).to(device)
+    return keys[0], keys[1], keys[2]
 
 
 def shuffled_batches(keys: Tensor, visits: Tensor, sizes: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
@@ -120,6 +123,7 @@ class RoundInputs:
     real: Tensor
     codes: Tensor | None
     weights: Tensor
+    keys: Tensor
     at: Tensor
 
     @staticmethod
@@ -132,6 +136,7 @@ class RoundInputs:
             torch.zeros(full, dtype=torch.bool, device=device),
             torch.zeros((*full, 3), dtype=torch.int64, device=device) if store.augment else None,
             torch.zeros(full[:3], dtype=store.dtype, device=device),
+            torch.zeros(full[:3], dtype=torch.int64, device=device),
             torch.zeros(1, dtype=torch.int64, device=device),
         )
 
@@ -142,16 +147,17 @@ class RoundInputs:
     def fill(
         self, store: Store, clients: Tensor, visits: Tensor, keys: Keys, shape: Shape, whole: bool
     ) -> None:
-        """Draw the mini-batches (and augmentations) of clients (T, R, S), with two keys for each run.
+        """Draw the mini-batches (and augmentations) of clients (T, R, S), with three keys for each run.
 
         ``visits`` numbers what is drawn: a client that is visited twice in an epoch has two numbers.
         """
-        batch_keys, image_keys = (key[None, :, None].expand(clients.shape) for key in keys)
+        batch_keys, image_keys, other_keys = (key[None, :, None].expand(clients.shape) for key in keys)
         sizes = store.sizes[clients]
         places, real = (
             whole_batches(sizes, shape) if whole else shuffled_batches(batch_keys, visits, sizes, shape)
         )
         self.put(store, clients, places, real)
+        self.keys[: len(clients)] = bits(other_keys, visits)
         if self.codes is not None:
             self.codes[: len(clients)] = augmentations(image_keys, visits, shape, MARGIN)
 
@@ -167,4 +173,5 @@ class RoundInputs:
         codes = self.codes.index_select(0, self.at)[0].flatten(0, 1) if self.codes is not None else None
         real = self.real.index_select(0, self.at)[0].flatten(0, 1)
         weights = self.weights.index_select(0, self.at)[0]
-        return Batches(store.gather(examples, codes), store.labels[examples], real), weights
+        keys = self.keys.index_select(0, self.at)[0].flatten(0, 1)
+        return Batches(store.gather(examples, codes), store.labels[examples], real, keys), weights

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from wellorder.federated._stateful_layers import running_statistics
+
 ALIGN = 8
 """Every parameter starts at a multiple of so many numbers, so that tensor cores may read it in place."""
 
@@ -20,10 +22,15 @@ BLOCK = 2048
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter lies in a row of ``width`` numbers; the gaps are and stay zero."""
+    """Where each parameter lies in a row of ``width`` numbers; the gaps are and stay zero.
+
+    Behind the parameters lie the running statistics of normalisation layers, which are averaged too.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    statistics: tuple[str, ...] = ()
+    statistics_shapes: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def dim(self) -> int:
@@ -36,16 +43,27 @@ class Layout:
         return tuple(-(-prod(shape) // ALIGN) * ALIGN for shape in self.shapes)
 
     @cached_property
-    def width(self) -> int:
-        """The length of a row: whole blocks, so that long products can be cut into equal parts."""
+    def trained(self) -> int:
+        """The parameters' part of a row: whole blocks, so that long products can be cut into equal parts."""
         return -(-sum(self.sizes) // BLOCK) * BLOCK if self.dim > BLOCK else sum(self.sizes)
 
     @cached_property
+    def width(self) -> int:
+        """The length of a row."""
+        return self.trained + sum(-(-prod(shape) // ALIGN) * ALIGN for shape in self.statistics_shapes)
+
+    @cached_property
     def _cuts(self) -> tuple[tuple[str, int, int, tuple[int, ...]], ...]:
-        """Each parameter's name, first place, numbers and shape."""
-        starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
-        counts = [prod(shape) for shape in self.shapes]
-        return tuple(zip(self.names, starts, counts, self.shapes, strict=True))
+        """Each parameter's name, first place, numbers and shape; then those of the statistics."""
+        found, at = [], 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            found.append((name, at, prod(shape), shape))
+            at += -(-prod(shape) // ALIGN) * ALIGN
+        at = self.trained
+        for name, shape in zip(self.statistics, self.statistics_shapes, strict=True):
+            found.append((name, at, prod(shape), shape))
+            at += -(-prod(shape) // ALIGN) * ALIGN
+        return tuple(found)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows (…, width) as named parameters (…, *shape), sharing memory; autograd passes through."""
@@ -60,9 +78,10 @@ class Layout:
         The leaves share memory with ``rows`` and follow when those are moved in place, so that all steps of a
         round can do with one set of views.
         """
-        leaves = {name: view.detach().requires_grad_() for name, view in self.views(rows).items()}
-        gradients = torch.zeros_like(rows)
-        return leaves, gradients, [*self.views(gradients).values()]
+        views, gradients = self.views(rows), torch.zeros_like(rows)
+        leaves = {name: views[name].detach().requires_grad_() for name in self.names}
+        places = self.views(gradients)
+        return leaves, gradients, [places[name] for name in self.names]
 
     def flat(self, parameters: dict[str, Tensor]) -> Tensor:
         """One row of float64 from named parameters."""
@@ -82,20 +101,15 @@ def frozen_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """Lay out the trainable parameters of a model; refuses what averaging them alone cannot train."""
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None:
-            raise ValueError(
-                f"model: {name or 'it'} is a {kind}, whose running statistics no server averages; "
-                "use GroupNorm"
-            )
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 and module.training:
-            raise ValueError(
-                f"model: {name or 'it'} is {kind}(p={module.p}), which draws unseeded numbers; "
-                "set p=0 or call model.eval() first"
-            )
+    """Lay out the trainable parameters of a model, and the running statistics that training changes."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
         raise ValueError("model has no parameters that can be trained; pass one with requires_grad=True")
-    return Layout(tuple(named), tuple(tuple(p.shape) for p in named.values()))
+    kept = running_statistics(model)
+    shapes, others = (tuple(tuple(p.shape) for p in part.values()) for part in (named, kept))
+    return Layout(tuple(named), shapes, tuple(kept), others)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -6,7 +6,6 @@ and balance for many rounds ahead; then every round trains its lanes, shows the 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +27,8 @@ from wellorder.federated._device_balancing import DeviceBalancing, kind_of
 from wellorder.federated._local_ordering import LocalOrdering
 from wellorder.federated._local_training import Seen, Trainer, pick_mode, train_round
 from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, whole_batches
-from wellorder.federated._parameters import layout_of
+from wellorder.federated._parameters import layout_of, tensors_of
+from wellorder.federated._stateful_layers import check_forward, with_counted_dropout
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 COORDINATES = 1024
@@ -122,12 +122,15 @@ class RoundLoop:
         dtype = DTYPES[config.precision]
         self.layout = layout_of(models[0])
         self.store = Store(data, device, dtype, augment=config.augment)
-        net = copy.deepcopy(models[0]).to(device, dtype)
+        net = with_counted_dropout(models[0]).to(device, dtype)
         mode, half = pick_mode(net, device, config.mode), config.precision == "bf16"
         self.trainer = Trainer(
             net, self.layout, loss, mode, config.clip, half, self.store.images, kernels=kernels
         )
-        rows = [self.layout.flat(dict(model.named_parameters())) for model in models]
+        few = torch.arange(min(2, len(data.labels)), device=device)
+        ready = self.trainer._ready(self.store.plain(few))
+        check_forward(net, ready, self.store.labels[few], loss)
+        rows = [self.layout.flat(tensors_of(model)) for model in models]
         self.servers = torch.stack(rows).to(device, dtype)
         self.step_sizes = torch.tensor([own.step_size for _, own in jobs], dtype=dtype, device=device)
         sizes = data.partition.sizes
@@ -138,7 +141,7 @@ class RoundLoop:
             run.queue.open(data.partition.n)
             if config.local is not None:
                 run.local = LocalOrdering(config.local, sizes, self.shape, run.config.seed)
-        dim = self.servers.shape[1]
+        dim = self.layout.trained
         self.signs = {
             r: torch.from_numpy(FlatSketch.draw(dim, own.sketch, own.seed).signs).to(self.servers)
             for r, (policy, own) in enumerate(jobs)
@@ -158,7 +161,7 @@ class RoundLoop:
         self.watch: Callable[[int, int], None] | None = None
         """Called after every round: how many of the epoch's are done, and how many it has."""
         self.look: Callable[[int, Sequence[int]], None] | None = None
-        """Called ``config.looks`` − 1 times an epoch: how many rounds are done, and of how many in each run."""
+        """Called ``config.looks`` − 1 times an epoch: how many rounds are done, of how many in each run."""
 
     def epoch(self, epoch: int) -> None:
         """Plan and train one epoch of all runs, and let the policies make the next orders."""
@@ -192,7 +195,8 @@ class RoundLoop:
             grads = self.trainer.gradients_at(lanes)(
                 self.store.plain(examples), self.store.labels[examples], real[:, 0]
             )
-            queue.state = run.policy.observe(queue.state, units, self.sketched(grads, r))
+            rows = self.sketched(grads[:, : self.layout.trained], r)
+            queue.state = run.policy.observe(queue.state, units, rows)
         queue.line_up()
 
     def train(self, epoch: int, rounds: Sequence[Rounds]) -> None:
@@ -261,6 +265,7 @@ class RoundLoop:
         work, weights = inputs.work(self.store)
         work = replace(work, taken=taken)
         after, moves = train_round(self.trainer, self.servers, work, weights, self.step_sizes, seen)
+        moves = moves[..., : self.layout.trained]  # running statistics are averaged, but no direction
         for group in self.groups:
             rows = [self.sketched(moves[r], r) for r in group.members] if group.sketched else []
             group.step(torch.stack(rows) if rows else group.own(moves), inputs.at)
@@ -289,7 +294,7 @@ class RoundLoop:
             for r in self.balanced:
                 alike.setdefault((kind_of(self.runs[r].policy), self.runs[r].config.sketch), []).append(r)
             for (kind, sketch), members in sorted(alike.items()):
-                width = sketch or self.servers.shape[1]
+                width = sketch or self.layout.trained
                 group = DeviceBalancing(kind, members, self.step_sizes, cohort, width, length)
                 group.sketched = bool(sketch)
                 self.groups.append(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -140,7 +141,7 @@ class Runs:
         check_jobs(jobs, data)
         self.config, self.data = jobs[0][1], data
         models = [_model_of(model, data, config.seed) for _, config in jobs]
-        width = layout_of(models[0]).width
+        width = layout_of(models[0]).trained
         for policy, config in jobs:
             check_policy(policy, config, data.partition.n, width)
         self.loop = RoundLoop(models, data, jobs, loss, **how)
@@ -148,6 +149,8 @@ class Runs:
         self.evaluator = Evaluator(data, self.loop.store, trainer.model, trainer.layout, loss, sample)
         self.rows: list[list[Row]] = [[] for _ in jobs]
         self.seconds: list[list[float]] = [[] for _ in jobs]
+        self.lost: set[int] = set()
+        """Runs that have diverged, and were warned of."""
         self.spent = self.began = 0.0
         self.done = 0
         self.loop.look = self._look_inside
@@ -200,6 +203,14 @@ class Runs:
             error = {"order_error": run.errors[-1] if run.errors else np.nan}
             missed = {"missed": float(len(run.queue.absent))}
             self.rows[r].append({**head, **self.evaluator.measure(self.loop.servers[r]), **error, **missed})
+            if not np.isfinite(self.rows[r][-1]["train_loss"]) and r not in self.lost:
+                self.lost.add(r)
+                warnings.warn(
+                    f"{run.policy!r}, seed={run.config.seed}, step_size={run.config.step_size:g}: the run "
+                    f"has diverged by epoch {epoch:g}; pass a smaller step_size, or clip=10.0",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             self.seconds[r].append(self.spent)
         return [rows[-1] for rows in self.rows]
 

@@ -58,8 +58,8 @@ def check_kind(inner: Any) -> None:
         )
     if "SecAgg" in name or "Workflow" in name:
         raise ValueError(
-            f"inner: {name} lets the server see sums of updates only, and an order needs each client's; use a "
-            "strategy of flwr.serverapp.strategy without secure aggregation"
+            f"inner: {name} lets the server see sums of updates only, and an order needs each client's; use "
+            "a strategy of flwr.serverapp.strategy without secure aggregation"
         )
     if not isinstance(inner, Strategy):
         raise ValueError(f"inner={shown(inner)}: pass a strategy of flwr.serverapp.strategy, e.g. FedAvg()")
@@ -69,7 +69,7 @@ def check_kind(inner: Any) -> None:
             raise ValueError("inner: it orders clients itself; wrap the strategy that is inside, once")
         if type(layer).start is not Strategy.start:
             raise ValueError(
-                f"inner: {kind} has a start() of its own, which would never be called; move what it does into "
+                f"inner: {kind} has a start() of its own, which would never be called; move what it does to "
                 "aggregate_train, configure_train or evaluate_fn, or into start() of a subclass of "
                 "OrderedStrategy"
             )
@@ -105,7 +105,7 @@ def check_whole(clients: int, cohort: int) -> None:
         fitting = [size for size in range(1, clients + 1) if clients % size == 0]
         near = min(fitting, key=lambda size: abs(size - cohort))
         raise ValueError(
-            f"cohort={cohort}, {clients} clients: the last round of an epoch would have {clients % cohort}, and "
-            f"the privacy accountant takes whole cohorts only; pass cohort={near} and "
+            f"cohort={cohort}, {clients} clients: the last round of an epoch would have {clients % cohort}, "
+            f"and the privacy accountant takes whole cohorts only; pass cohort={near} and "
             f"num_sampled_clients={near}, or leave out the accountant"
         )

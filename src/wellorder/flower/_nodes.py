@@ -18,8 +18,8 @@ LOG = logging.getLogger("flwr")
 QUERY = "query.wellorder"
 """The message that asks a ClientApp for its name; it answers by ``@app.query("wellorder")``."""
 NOT_REACHED = (3, 4, 5)
-"""Codes of errors that mean that no ClientApp was reached; others were made by one (no such handler, a mod that
-wants a training message, a crash)."""
+"""Codes of errors that mean that no ClientApp was reached; others were made by one (no such handler, a mod
+that wants a training message, a crash)."""
 AGAIN = 10.0
 """Seconds after which a node that was not reached is asked again."""
 SAME = 3
@@ -49,7 +49,7 @@ class Nodes:
         return bool(self.asked) and time.monotonic() < self.since + patience
 
     def look(self, grid: Grid, refuse: bool = False) -> list[str]:
-        """Find out who is connected; returns the names. ``refuse`` says to raise if many tell the same one."""
+        """Find out who is connected; returns the names. ``refuse``: raise if many tell the same one."""
         nodes = {info.node_id: info for info in grid.get_nodes()}
         self.known = {node: name for node, name in self.known.items() if name or node in nodes}
         self.told = {node: name for node, name in self.told.items() if node in nodes}

@@ -304,7 +304,7 @@ class OrderedStrategy(Strategy):
             time.sleep(min(self.tolerance.poll, max(deadline - time.monotonic(), 0.0)))
 
     def _whole_cohort(self, present: list[str], late: bool) -> tuple[int, ...] | None:
-        """Who is next where a short cohort must not train: wait, then go on with the next epoch, or nobody."""
+        """Who is next where a short cohort must not train: wait, then go on with the next epoch."""
         federation = self.federation
         if federation.queue.epoch == 0:
             check_whole(federation.queue.size, federation.cohort)

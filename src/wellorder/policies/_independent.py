@@ -93,7 +93,7 @@ class RandomCohorts:
         return Plan(state.seed, epoch, self._order(len(state.order), state.seed, epoch))
 
     def sampler(self, state: Plan) -> Callable[[Order, int], Order]:
-        """The draws of an epoch's rounds, in turn: from those who can be reached, to at most ``most`` of them.
+        """The draws of an epoch's rounds, in turn: from those who can be reached, at most ``most``.
 
         Where all can be reached in every round, they are the epoch's order.
         """

@@ -1,0 +1,118 @@
+"""Layers that do more than compute: BatchNorm, which keeps statistics, and Dropout, which draws numbers.
+
+BatchNorm in training mode normalises by the statistics of each local mini-batch; its running statistics are
+part of what a client sends, and the server averages them as it averages parameters. Frozen (``layer.eval()``)
+they stay as they are. Dropout draws by counter: from the seed, the epoch, the visit, the step and the layer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from wellorder._kernels.random_bits import GOLDEN
+from wellorder.federated._minibatches import bits, signed
+
+Named = dict[str, Tensor]
+_DROPPED = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+class CountedDropout(nn.Module):
+    """`nn.Dropout` (and its kin for whole channels) whose mask is a function of ``key``."""
+
+    def __init__(self, p: float, whole: bool, number: int) -> None:
+        super().__init__()
+        self.p, self.whole, self.number = p, whole, number
+        self.key: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.key is None:
+            return x
+        shape = x.shape[:2] if self.whole and x.ndim > 2 else x.shape
+        index = torch.arange(shape.numel(), device=x.device)
+        noise = bits(self.key + signed(GOLDEN) * self.number, index) >> 40 & 0xFFFFFF
+        kept = (noise.view(shape) >= self.p * 2**24).to(x.dtype) / (1 - self.p)
+        return x * kept.view(*shape, *(1,) * (x.ndim - len(shape)))
+
+
+def with_counted_dropout(model: nn.Module) -> nn.Module:
+    """A copy of the model whose active dropout layers draw by counter."""
+    model = copy.deepcopy(model)
+    number = 0
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if not isinstance(child, nn.modules.dropout._DropoutNd) or not child.training or not child.p:
+                continue
+            p = float(child.p)
+            if type(child) not in _DROPPED or p >= 1:
+                raise ValueError(
+                    f"model: {type(child).__name__}(p={p}) cannot be drawn from the run's seed; "
+                    "use nn.Dropout with p below 1, or call its eval() first"
+                )
+            setattr(parent, name, CountedDropout(p, type(child) is not nn.Dropout, number))
+            number += 1
+    return model
+
+
+def set_keys(layers: list[CountedDropout], key: Tensor | None) -> None:
+    """Tell the layers of one lane what to draw from, until they are told anew."""
+    for layer in layers:
+        layer.key = key
+
+
+def running_statistics(model: nn.Module) -> Named:
+    """The buffers that training changes: those of normalisation in training mode, by name."""
+    found: Named = {}
+    for path, module in model.named_modules():
+        tracks = isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None
+        if not (tracks and module.training):
+            continue
+        if module.momentum is None:
+            raise ValueError(
+                f"model: {path or 'it'} is a {type(module).__name__} with momentum=None, whose running "
+                "statistics depend on how often it was called; pass a number, e.g. 0.1"
+            )
+        for name in ("running_mean", "running_var"):
+            found[f"{path}.{name}" if path else name] = getattr(module, name)
+    return found
+
+
+@torch.no_grad()
+def check_forward(
+    model: nn.Module, inputs: Tensor, labels: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Try the model on a few examples: what cannot be trained here is refused in words, before training."""
+    trial, kept = copy.deepcopy(model), running_statistics(model)
+    state = {name: value.clone() for name, value in trial.named_buffers()}
+    outputs = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            try:
+                outputs.append(trial(inputs))
+            except (RuntimeError, TypeError, IndexError, ValueError) as error:
+                raise ValueError(
+                    f"model: its forward fails on inputs of shape {tuple(inputs.shape)} and {inputs.dtype} "
+                    f"({str(error).splitlines()[0]}); pass inputs that it takes (integers stay integers)"
+                ) from error
+            moved = [name for name, value in trial.named_buffers() if not torch.equal(value, state[name])]
+            strange = [n for n in moved if n not in kept and not n.endswith("num_batches_tracked")]
+            if strange:
+                raise ValueError(
+                    f"model: its forward changes the buffer {strange[0]}, which no server averages; only the "
+                    "running statistics of normalisation layers may change"
+                )
+    if isinstance(outputs[0], Tensor) and not torch.allclose(outputs[0], outputs[1], equal_nan=True):
+        raise ValueError(
+            "model: its forward draws random numbers of its own, which no seed of the run decides; "
+            "use nn.Dropout layers, or call model.eval() first"
+        )
+    told = loss(outputs[0], labels)
+    if tuple(told.shape) != (len(labels),):
+        raise ValueError(
+            f"loss: it returns shape {tuple(told.shape)} for {len(labels)} examples; return one for each, "
+            "e.g. with reduction='none'"
+        )
