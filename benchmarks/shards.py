@@ -320,6 +320,9 @@ def train(together: list[Training], options: argparse.Namespace) -> None:
                     t.step()
                     if epoch in shown and step in looks[t]:
                         t.scores[-1].append(t.data.score(t.model))
+    for t in together:
+        if t.stream is not None:
+            t.stream.synchronize()  # who reads the scores does not wait for it
 
 
 @cache

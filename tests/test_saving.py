@@ -115,11 +115,11 @@ def test_a_killed_writer_leaves_a_whole_file(tmp_path):
 
 
 def test_a_file_and_its_folder_are_flushed_before_anybody_relies_on_them(tmp_path, monkeypatch):
-    """The file before its rename, the folder after it: otherwise a power cut leaves a name without content."""
+    """The file before its rename, the folder after it: a power cut may leave no name without content."""
     events, fsync, replace = [], os.fsync, os.replace
 
     def flushed(handle):
-        events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        events.append(Path(f"/proc/self/fd/{handle}").readlink().name)
         fsync(handle)
 
     def renamed(*names):

@@ -68,7 +68,8 @@ def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) 
     theirs = mapping.get("loader") if isinstance(mapping, Mapping) else None
     if not isinstance(theirs, Mapping) or "step" not in mapping:
         raise ValueError(
-            f"mapping={shown(mapping)}: this is no OrderedLoader's state_dict; load what loader.state_dict() gave"
+            f"mapping={shown(mapping)}: this is no OrderedLoader's state_dict; load what loader.state_dict() "
+            "gave"
         )
     for name, value in ours.items():
         if name == "batch_size" and mapping.get("ranks", 1) != ranks:

@@ -34,14 +34,14 @@ def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
     if isinstance(observe, str):
         if observe not in ("auto", "always"):
             raise ValueError(
-                f'observe={shown(observe)}: pass "auto", "always", an int (every so-manyth epoch), or a function '
-                "from the epoch to True or False"
+                f'observe={shown(observe)}: pass "auto", "always", an int (every so-manyth epoch), or a '
+                "function from the epoch to True or False"
             )
         return doubling if observe == "auto" and remembers(policy) else always
     if policy.needs.at_visits() and not remembers(policy):
         raise ValueError(
-            f"observe={shown(observe)}: {type(policy).__name__} needs signals at every visit of every epoch; use "
-            'Steering() or Herding(), which remember them, or observe="always"'
+            f"observe={shown(observe)}: {type(policy).__name__} needs signals at every visit of every epoch; "
+            'use Steering() or Herding(), which remember them, or observe="always"'
         )
     if callable(observe):
         return lambda epoch: bool(observe(epoch))
