@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from wellorder import CDGraB, PairGraB, Steering
 from wellorder.torch import ordered
 
-RANK, WORLD, FOLDER = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Path(sys.argv[1])
+RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+FOLDER = Path(sys.argv[1] if __name__ == "__main__" else ".")
 
 
 def numbered(n, seed=0):
