@@ -214,7 +214,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), BAD, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("options", "words"), BAD, ids=[f"{'+'.join(o)}: {w}"[:60] for o, w in BAD])
 def test_bad_input_is_named_with_its_cure(options, words):
     with pytest.raises(ValueError, match=words):
         survey(**{"shards": range(8), "read": read, "threads": 1, **options})
