@@ -31,7 +31,7 @@ def test_first_weights_depend_on_the_seed_alone():
 
 
 def test_unknown_names_and_tiny_images_are_refused():
-    with pytest.raises(ValueError, match=r"model='vgg': pass one of logistic, lenet"):
+    with pytest.raises(ValueError, match=r"name='vgg': pass one of logistic, lenet"):
         network("vgg", channels=3, size=32, classes=10)
     with pytest.raises(ValueError, match="too small for cnn"):
         network("cnn", channels=3, size=8, classes=10)

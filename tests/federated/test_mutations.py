@@ -143,8 +143,12 @@ MUTATIONS = {
 }
 
 
+def test_every_mistake_can_still_be_planted():
+    mutations.check_up_to_date(MUTATIONS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", MUTATIONS)
+@pytest.mark.parametrize("mistake", mutations.some(MUTATIONS))
 def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
     file, edits, test = MUTATIONS[mistake]
     mutations.check_noticed(tmp_path, mistake, file, edits, [test])

@@ -131,7 +131,7 @@ MUTATIONS = {
         "torch/_batching.py",
         [
             (
-                "self.batching.batches(self.order, self.epoch, self.start)",
+                "self.batching.batches(self.order, self.epoch, start)",
                 "self.batching.batches(self.order, 0)",
             )
         ],
@@ -211,8 +211,8 @@ MUTATIONS = {
         "torch/_projection.py",
         [
             (
-                "return functional.linear(given, right[0], constant)",
-                "return functional.linear(given, right[0])",
+                "return functional.linear(seen, right[0], constant)",
+                "return functional.linear(seen, right[0])",
             )
         ],
         f"{SKETCH}::test_a_pooled_sequence_is_one_position",
@@ -279,8 +279,12 @@ MUTATIONS = {
 }
 
 
+def test_every_mistake_can_still_be_planted():
+    mutations.check_up_to_date(MUTATIONS)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mistake", MUTATIONS)
+@pytest.mark.parametrize("mistake", mutations.some(MUTATIONS))
 def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
     file, edits, test = MUTATIONS[mistake]
     mutations.check_noticed(tmp_path, mistake, file, edits, [test])

@@ -91,8 +91,8 @@ def command(
         chosen = task_of(name, folder=None if data is None else str(data), download=download)
         plan = resolve(chosen, config)
         processes = cores() if jobs is None else jobs
-        if processes < 1:
-            raise ValueError(f"--jobs {jobs}: pass 1 or more")
+        if not 1 <= processes <= 1024:
+            raise ValueError(f"--jobs {jobs}: pass 1 to 1024")
         where = out or fresh_path(Path("runs"), name)
         watch = LiveWatch(plan.metric, plan.settings.epochs)
         with shown(watch, quiet=as_json):

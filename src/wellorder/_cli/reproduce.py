@@ -77,8 +77,8 @@ def figure1(
     config = fig1.QuadraticsFigure(n=n, seeds=seeds, epochs=epochs, step_size=lr, every_policy=every)
     with refusing("nothing was written; run the command again"):
         processes = (cores() if every else 1) if jobs is None else jobs
-        if processes < 1:
-            raise ValueError(f"--jobs {jobs}: pass 1 or more")
+        if not 1 <= processes <= 1024:
+            raise ValueError(f"--jobs {jobs}: pass 1 to 1024")
         config.check()
         progress = bar()
         task = progress.add_task("Figure 1: seeds", total=seeds)

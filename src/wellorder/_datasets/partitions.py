@@ -64,17 +64,7 @@ class Partition:
         >>> Partition.of_lists([[4, 0], [1, 2, 3]]).sizes
         array([2, 3])
         """
-        groups = [lists[key] for key in sorted(lists)] if isinstance(lists, Mapping) else list(lists)
-        if not groups:
-            raise ValueError("lists=[]: pass the examples of at least one client")
-        arrays = [np.asarray(group) for group in groups]
-        for client, array in enumerate(arrays):
-            if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
-                raise ValueError(
-                    f"lists[{client}] of shape {array.shape}, {array.dtype}: pass its examples' numbers, "
-                    "one or more, from 0"
-                )
-        return _partition([array.astype(np.int64) for array in arrays])
+        return partition_of_lists("lists", lists)
 
     def table(self, labels: npt.ArrayLike, classes: int | None = None) -> Ints:
         """The picture of who holds what: examples of each label, one row a client."""
@@ -166,6 +156,26 @@ def by_client(owners: npt.ArrayLike) -> Partition:
     _, owner, counts = np.unique(names, return_inverse=True, return_counts=True)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return Partition(frozen(np.argsort(owner, kind="stable").astype(np.int64)), frozen(starts))
+
+
+def partition_of_lists(name: str, lists: Any) -> Partition:
+    """`Partition.of_lists` of an argument called ``name``."""
+    try:
+        groups = [lists[key] for key in sorted(lists)] if isinstance(lists, Mapping) else list(lists)
+        arrays = [np.asarray(group) for group in groups]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}={shown(lists)}: pass a Partition, or a list of examples' numbers for each client"
+        ) from error
+    if not arrays:
+        raise ValueError(f"{name}={shown(lists)}: pass the examples of at least one client")
+    for client, array in enumerate(arrays):
+        if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu" or array.min() < 0:
+            raise ValueError(
+                f"{name}[{client}] of shape {array.shape}, {array.dtype}: pass its examples' numbers, one or "
+                "more, from 0"
+            )
+    return _partition([array.astype(np.int64) for array in arrays])
 
 
 def _partition(groups: list[Ints]) -> Partition:

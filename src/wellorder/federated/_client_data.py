@@ -13,7 +13,7 @@ from torch import Tensor
 from wellorder._arguments import numbers, shown, whole_number
 from wellorder._datasets.files import Dataset
 from wellorder._datasets.natural import Text
-from wellorder._datasets.partitions import Partition, by_client
+from wellorder._datasets.partitions import Partition, by_client, partition_of_lists
 
 MARGIN = 4
 """Pixels added on each side before a random crop."""
@@ -39,7 +39,7 @@ class ClientData:
 
     def __post_init__(self) -> None:
         if not isinstance(self.partition, Partition):
-            object.__setattr__(self, "partition", Partition.of_lists(self.partition))
+            object.__setattr__(self, "partition", partition_of_lists("partition", self.partition))
         for name in ("inputs", "labels", "test_inputs", "test_labels"):
             self._check_array(name, getattr(self, name))
         whole_number("classes", self.classes, least=0)
