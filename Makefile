@@ -26,7 +26,7 @@ test: $(READY)  ## the fast tests and every doctest (under five minutes)
 
 test-all: $(READY)  ## the slow tests: real components, long runs, and planted mistakes, which need not wait for each other
 	$(if $(TESTS),,$(ALONE) $(BIN)/python -m pytest -n 2 -m slow -k "mutations" tests)
-	$(ALONE) $(BIN)/python -m pytest -m slow $(if $(TESTS),$(TESTS),-k "not mutations")
+	$(ALONE) $(BIN)/python -m pytest -n 2 -m slow $(if $(TESTS),$(TESTS),-k "not mutations")
 
 lint: $(READY)  ## style, types, and the import contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

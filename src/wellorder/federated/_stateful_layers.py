@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from wellorder._arguments import instance_of
 from wellorder._kernels.random_bits import GOLDEN
 from wellorder.federated._minibatches import bits, signed
 
@@ -110,7 +111,8 @@ def check_forward(
             "model: its forward draws random numbers of its own, which no seed of the run decides; "
             "use nn.Dropout layers, or call model.eval() first"
         )
-    told = loss(outputs[0], labels)
+    cure = "return a tensor with one loss for each example"
+    told = instance_of("loss(outputs, labels)", loss(outputs[0], labels), Tensor, cure)
     if tuple(told.shape) != (len(labels),):
         raise ValueError(
             f"loss: it returns shape {tuple(told.shape)} for {len(labels)} examples; return one for each, "

@@ -142,7 +142,7 @@ class FeatureRows:
 
     def many(self, examples: Sequence[Any]) -> Floats:
         """The rows of some examples, (b, dim)."""
-        pairs = [self.xy(example) for example in examples]
+        pairs = [pair(self.xy(example)) for example in examples]
         rows = np.zeros((len(pairs), self.dim), np.float32)
         if self.shared:
             for row, (_, y) in zip(rows, pairs, strict=True):

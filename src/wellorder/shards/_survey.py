@@ -310,7 +310,7 @@ class _Work:
         for shard in self.shards:
             try:
                 for example in reading(shard, self.read):
-                    self.sketch = InputSketch.like(self.xy(example)[0], self.seed)
+                    self.sketch = InputSketch.like(pair(self.xy(example))[0], self.seed)
                     return
             except ShardError:
                 if failed == "raise":

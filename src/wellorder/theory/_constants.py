@@ -425,7 +425,7 @@ def constants(
     own_a, own_b = (() if given is None else _factors(key, given) for key, given in (("A", A), ("B", B)))
     own_d = real_number("D", D, least=0)
     if A is not None or own_b or own_d:
-        name = method if isinstance(method, str) else shown(method)
+        name = method if isinstance(method, str) and len(method) <= 80 else shown(method)
         return _own(name, Setting(n, **setting), own_a, own_b, own_d, norm_order(p, least=2))
     caveats: tuple[str, ...] = ()
     if not isinstance(method, str):
