@@ -57,6 +57,10 @@ _BEHIND = (
     "nothing. Load the state_dict() of the loader before (in Lightning add "
     "wellorder.lightning.OrderCallback(), which does that after an epoch's end, and for loaders made anew)"
 )
+ONE_RANK_ALONE = (
+    "this state was saved by another rank alone, in the middle of an observed epoch: what this one saw in it "
+    "is lost, and those examples keep their older rows. Save on every rank, or at an epoch's end"
+)
 
 
 def ordered(
@@ -389,6 +393,8 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self._next = None
         self._iteration += 1
         self._open_epoch()
+        if ranks == share.of and mapping.get("rank", 0) != share.number and step and self.observing:
+            warnings.warn(ONE_RANK_ALONE, UserWarning, stacklevel=2)
         if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False
             self._advance()
