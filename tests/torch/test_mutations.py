@@ -75,7 +75,7 @@ MUTATIONS = {
                 "        self.flush()\n        finite, not_finite = self._pending.finite()\n",
             )
         ],
-        f"{LOADER}::test_a_report_only_asks",
+        "tests/torch/test_observing.py::test_a_late_batch_finds_its_place",
     ),
     "a loss scale stays in the signals": (
         "torch/_hooks.py",

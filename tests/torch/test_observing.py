@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from wellorder import Herding
+from wellorder import Herding, PairGraB
 from wellorder.torch._observing import ROOM, Observer, PendingRows
 
 
@@ -22,14 +22,18 @@ def test_rows_come_back_with_their_sums(counts):
     assert pending.take() is None
 
 
-def test_a_late_batch_finds_its_place():
-    policy = Herding()
+@pytest.mark.parametrize("policy", [Herding(), PairGraB()], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_late_batch_finds_its_place(policy, asked):
+    """A gradient that comes late counts where its batch was visited; a question in between moves nothing."""
     on_time, late = (Observer(policy, policy.init(12)) for _ in range(2))
-    order, rows = on_time.state.order, torch.randn(12, 3)
+    order, rows = on_time.state.order, torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
     for observer, steps in ((on_time, (0, 1, 2)), (late, (1, 2, 0))):
         for step in steps:
             units = order[4 * step : 4 * step + 4]
             observer.take(step, units, rows[units.tolist()])
+            if asked:
+                observer.counts(), observer.error_so_far(), observer.memory()
         observer.advance()
     assert (on_time.state.order == late.state.order).all()
     assert on_time.errors == late.errors
