@@ -1,6 +1,7 @@
 """Formulas without JavaScript: LaTeX between dollars becomes MathML, which browsers typeset themselves.
 
-A hook of mkdocs (see mkdocs.yml). Pages write ``$…$`` and ``$$…$$``, docstrings ``:math:`…``` and ``.. math::``.
+A hook of mkdocs (see mkdocs.yml). Pages write ``$…$`` and ``$$…$$``, docstrings
+``:math:`…``` and ``.. math::``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def mathml(tex: str, *, display: bool = False) -> str:
 
 
 def typeset(text: str) -> str:
-    """Put the ``:math:`` roles and ``.. math::`` blocks of a docstring between dollars, as pages have them."""
+    """Put a docstring's ``:math:`` roles and ``.. math::`` blocks between dollars, as pages have them."""
     text = DISPLAY.sub(lambda m: f"{m[1]}$${' '.join(m[2].split())}$$", text)
     return INLINE.sub(lambda m: f"${m[1].strip()}$", text)
 
@@ -48,7 +49,7 @@ def typeset(text: str) -> str:
 def plain(text: str) -> str:
     """Keep Markdown's hands off formulas in plain symbols, such as ‖x_q − x*‖ and Σ_{i<n}.
 
-    Code and formulas are left alone, and so are names such as ``step_size`` and the lines that head a parameter.
+    Code and formulas are left alone, and so are names such as ``step_size`` and lines that head a parameter.
     """
     return "\n".join(line if NAMES.fullmatch(line) else _escaped(line) for line in text.split("\n"))
 
