@@ -40,7 +40,7 @@ def lenet(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential
 
 
 def cnn(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
-    """The CNN of the paper's code: 5×5 convolutions of 64 channels, 384-192 (797,962 parameters on CIFAR-10)."""
+    """The CNN of the paper's code: 5×5 convolutions of 64 channels, 384-192 (797,962 parameters, CIFAR)."""
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
         nn.Conv2d(channels, 64, 5), nn.ReLU(), nn.MaxPool2d(2),

@@ -2,7 +2,9 @@
 
 FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16; clipping at 10, crop and flip as in the
 published code; test accuracy and training loss after every epoch (100 rounds), as a moving average of 6,
-in bands of one standard deviation over seeds. From settings to report: `figure`, `dataset_of`, `run`, `publish`.
+in bands of one standard deviation over seeds.
+
+From settings to report: `figure`, `dataset_of`, `run`, `publish`.
 """
 
 from __future__ import annotations
