@@ -72,7 +72,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(
         PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit", compared=True
     ),
-    Entry(CDGraB, "CD-GraB", "", "", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
+    Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
 )
