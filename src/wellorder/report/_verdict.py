@@ -66,6 +66,8 @@ class Verdict:
     """Of the epochs that it took to reach the baseline's final value; better is fewer."""
     less_time: Kind | None
     """Of the seconds that it took, all overhead counted; None where the table has no clock."""
+    whole_time: Kind | None
+    """Of the seconds of all epochs; None where the table has no clock."""
     test: Kind | None
     """Of the final value on data that were not trained on; None where there are none."""
     conclusion: Conclusion
@@ -193,14 +195,16 @@ def _judge(
     }
     middle_seed = {name: _middle(*pair) for name, pair in spent.items()}
     cost = {name: mine / theirs if theirs else np.nan for name, (mine, theirs) in middle_seed.items()}
-    seconds = _cost_kind(*spent["seconds"], agreeing=CLOCKS) if "seconds" in spent else None
+    clock = "seconds" in spent
+    whole = tuple(curves(table, name, "seconds" if clock else "epoch")[:, -1] for name in (policy, baseline))
     middle = float(np.median(differences)) if len(differences) else np.nan
     verdict = Verdict(
         policy=policy,
         baseline=baseline,
         kind=kind,
         fewer_epochs=_cost_kind(*spent["epoch"]),
-        less_time=seconds,
+        less_time=_cost_kind(*spent["seconds"], agreeing=CLOCKS) if clock else None,
+        whole_time=_cost_kind(whole[0], whole[1], CLOCKS) if clock else None,
         test=None if test is None else _test_kind(table, test, policy, baseline),
         conclusion=Conclusion.UNJUDGED,
         answers="",
@@ -217,12 +221,18 @@ def _judge(
         risen=int((theirs_at == 0).sum()),
         text="",
     )
-    values = "" if test is None else _test_values(table, test, policy, baseline)
+    told = _costs_in_words(verdict, middle_seed)
+    told.append(
+        _ended(test or metric, verdict, *(_end(table, test or metric, n) for n in (policy, baseline)))
+    )
+    if verdict.whole_time is Kind.WORSE and verdict.less_time not in (Kind.BETTER, Kind.WORSE):
+        pair = _middle(whole[0], whole[1])
+        told.append(f"all epochs {_amount(pair[0] / pair[1], Kind.WORSE, 'time', '', durations(*pair))}")
     return replace(
         verdict,
         conclusion=_conclusion(verdict),
-        answers=_answers(verdict, middle_seed, test, values),
-        text=_text(metric, verdict, ends[both], target[both]),
+        answers=", ".join(told),
+        text=_text(metric, verdict),
     )
 
 
@@ -246,47 +256,53 @@ def _test_kind(table: Table, test: Metric, policy: str, baseline: str) -> Kind:
     return _kind(test, (ends - target)[both])
 
 
-def _test_values(table: Table, test: Metric, policy: str, baseline: str) -> str:
-    ends = [float(np.median(final_values(_values(table, test, name)))) for name in (policy, baseline)]
-    shown = [number(value, test) for value in ends]
-    return shown[0] if shown[0] == shown[1] else f"{shown[0]} against {shown[1]}"
+def _end(table: Table, metric: Metric, policy: str) -> float:
+    return float(np.median(final_values(_values(table, metric, policy))))
 
 
 def _conclusion(v: Verdict) -> Conclusion:
-    """Worth it: less time, or better on test data, and neither of them worse; a trade if both are more."""
+    """Worth it: less time, or a better end (on test data if there are any) in no more time."""
     if v.kind is Kind.UNJUDGED:
         return Conclusion.UNJUDGED
     time = v.fewer_epochs if v.less_time is None else v.less_time
     if v.test is Kind.WORSE or (v.kind is Kind.WORSE and v.test is not Kind.BETTER):
         return Conclusion.WORSE
-    if time is Kind.BETTER or (v.test is Kind.BETTER and time is not Kind.WORSE):
+    end = v.kind if v.test is None else v.test
+    dear = Kind.WORSE in (time, v.whole_time)
+    if time is Kind.BETTER or (end is Kind.BETTER and not dear):
         return Conclusion.WORTH
-    if time is Kind.UNJUDGED and v.test is None and v.kind is Kind.BETTER:
-        return Conclusion.WORTH  # there was nothing to reach, and it ended lower
+    if dear and v.test is Kind.BETTER:
+        return Conclusion.TRADE
     if time is Kind.WORSE:
-        if v.test is Kind.BETTER:
-            return Conclusion.TRADE
         return Conclusion.COSTLY if _gains(v) else Conclusion.WORSE
     return Conclusion.EVEN
 
 
-def _answers(v: Verdict, spent: Mapping[str, Pair], test: Metric | None, values: str) -> str:
-    """Fewer epochs, less time, more on test data: as people say it, with both values."""
-    if np.isnan(v.epochs) and v.risen:
-        told = [f"nothing to reach, for {v.baseline} made no progress"]
-    elif np.isnan(v.epochs):
-        told = [f"gets as far as {v.baseline} in {v.reached} of {v.seeds} seeds"]
-    else:
-        counts = "{:.0f} against {:.0f}".format(*spent["epoch"])
-        told = [_amount(v.epochs, v.fewer_epochs, "epochs", "fewer", counts, v.baseline)]
-        if v.less_time is not None:
-            told.append(_amount(v.seconds, v.less_time, "time", "less", durations(*spent["seconds"])))
-    if test is not None and v.test is not None:
-        level = "no clear difference in" if "against" in values else "same"
-        less, more = ("better", "worse") if test.lower_is_better else ("worse", "better")
-        word = {less: "lower", more: "higher"}.get(v.test.value, level)
-        told.append(f"{word} {test.label} ({values})")
-    return ", ".join(told)
+def _costs_in_words(v: Verdict, spent: Mapping[str, Pair]) -> list[str]:
+    """Fewer epochs? less time? As people say it, with both values."""
+    if np.isnan(v.epochs):
+        often = f"gets as far as {v.baseline} in {v.reached} of {v.seeds} seeds"
+        return [f"nothing to reach, for {v.baseline} made no progress" if v.risen else often]
+    counts = "{:.0f} against {:.0f}".format(*spent["epoch"])
+    told = [_amount(v.epochs, v.fewer_epochs, "epochs", "fewer", counts, v.baseline)]
+    if v.less_time is not None:
+        told.append(_amount(v.seconds, v.less_time, "time", "less", durations(*spent["seconds"])))
+    return told
+
+
+def _ended(metric: Metric, v: Verdict, mine: float, theirs: float) -> str:
+    """The third answer: where it ended, on test data if there are any; "better" is left to the reader."""
+    kind, what = (v.kind, f"final {metric.label}") if v.test is None else (v.test, metric.label)
+    both = [number(value, metric) for value in (mine, theirs)]
+    if kind not in (Kind.BETTER, Kind.WORSE):
+        same = both[0] == both[1]
+        return (
+            f"same {what} ({both[0]})"
+            if same
+            else f"no clear difference in {what} ({' against '.join(both)})"
+        )
+    lower = (kind is Kind.BETTER) == metric.lower_is_better
+    return f"{'lower' if lower else 'higher'} {what} ({' against '.join(both)})"
 
 
 def _amount(ratio: float, kind: Kind, what: str, less: str, values: str, whose: str = "") -> str:
@@ -378,12 +394,11 @@ def _middle(mine: Floats, theirs: Floats) -> Pair:
     return (float(mine[at]), float(theirs[at])) if np.isfinite(mine[at]) else (np.nan, np.nan)
 
 
-def _text(metric: Metric, v: Verdict, mine: Floats, theirs: Floats) -> str:
-    """The small print: who got there, both final values, and whether chance would do as much."""
+def _text(metric: Metric, v: Verdict) -> str:
+    """The small print: who got there, and whether chance would do as much."""
     lost = _diverged(v)
     if not v.pairs:
         return f"{lost}: no seed is left to judge; try a smaller --lr."
-    ends = [number(float(np.median(values)), metric) for values in (mine, theirs)]
     spread = {
         Kind.BETTER: "yes, in its favour",
         Kind.WORSE: "yes, against it",
@@ -393,8 +408,7 @@ def _text(metric: Metric, v: Verdict, mine: Floats, theirs: Floats) -> str:
     if v.kind is Kind.UNJUDGED and v.pairs > 1:
         spread = "not judged, for it diverged more often"
     how = f"{lost}; where neither did, {_reached(metric, v)}" if lost else _reached(metric, v)
-    size = f"{ends[0]} as well" if ends[0] == ends[1] else f"{ends[0]} against {ends[1]}"
-    return f"{how}; its own final {metric.label}: {size}; difference outside the seeds' spread: {spread}."
+    return f"{how}; difference of its final {metric.label} outside the seeds' spread: {spread}."
 
 
 def _reached(metric: Metric, v: Verdict) -> str:
