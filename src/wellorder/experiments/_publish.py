@@ -50,7 +50,7 @@ def summary(done: Comparison) -> dict[str, Any]:
         "headline": headline(done.verdicts, done.plan.baseline),
         "verdicts": [
             {"policy": v.policy, "conclusion": v.conclusion.value, "answers": v.answers,
-             **{name: _word(getattr(v, name)) for name in ("kind", "fewer_epochs", "less_time", "test")},
+             **{name: _word(getattr(v, name)) for name in ("kind", "fewer_epochs", "less_time", "whole_time", "test")},
              **{name: _finite(getattr(v, name)) for name in ratios},
              "text": v.text}
             for v in done.verdicts
