@@ -18,8 +18,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve().parent
-NAMES = {"RR": "shuffle=True", "features": "ordered, before training", "Steering auto": "ordered, by gradients"}
-INK = {"light": ("#24292f", "#6e7781", "#0969a8", "#c2410c"), "dark": ("#e6edf3", "#9198a1", "#58b4f0", "#ff9d5c")}
+NAMES = {
+    "RR": "shuffle=True",
+    "features": "ordered, before training",
+    "Steering auto": "ordered, by gradients",
+}
+INK = {
+    "light": ("#24292f", "#6e7781", "#0969a8", "#c2410c"),
+    "dark": ("#e6edf3", "#9198a1", "#58b4f0", "#ff9d5c"),
+}
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -78,8 +85,14 @@ def rounds(axes: Axes, colours: tuple[str, ...]) -> None:
     axes.barh([row["clients"] for row in rows], ratio, color=colours[2], height=0.62)
     axes.axvline(100, color=colours[1], lw=2.2, ls=":")
     for at, value in enumerate(ratio):
-        axes.text(value - 2, at, f"{value:.0f} %", ha="right", va="center", color="white", fontsize=9, weight="bold")
-    axes.set(title="Clients: fewer rounds, if they differ", xlabel="rounds needed, Flower's default = 100 %", xlim=(0, 106))
+        axes.text(
+            value - 2, at, f"{value:.0f} %", ha="right", va="center", color="white", fontsize=9, weight="bold"
+        )
+    axes.set(
+        title="Clients: fewer rounds, if they differ",
+        xlabel="rounds needed, Flower's default = 100 %",
+        xlim=(0, 106),
+    )
 
 
 def draw(out: Path, ink: tuple[str, ...]) -> None:
