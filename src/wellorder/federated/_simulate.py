@@ -34,7 +34,8 @@ from wellorder.federated._round_loop import RoundLoop, Run
 MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 Progress = Callable[[int, list[dict[str, float]]], None]
-"""Called with the number of epochs done, after each, and with each run's newest row of the table."""
+"""Called with the number of epochs done and each run's newest row of the table: after each epoch, and when a
+run goes on from its checkpoint."""
 Watch = Callable[[int, int], None]
 """Called after each round with the number of the epoch's rounds done, and how many it has."""
 Row = dict[str, float]
@@ -87,7 +88,8 @@ def simulate(
     loss
         From outputs (b, …) and labels to one loss for each example.
     progress
-        Called after each epoch with the number of epochs done, and a list of the newest row of the table.
+        Called after each epoch, and when a run goes on from its checkpoint, with the number of epochs done
+        and a list of the newest row of the table.
     watch
         Called after each round with the number of the epoch's rounds done, and how many it has.
 
@@ -154,12 +156,18 @@ class Runs:
         self.spent = self.began = 0.0
         self.done = 0
         self.loop.look = self._look_inside
+        self.kept = time.perf_counter()
+        """When a checkpoint was last written."""
+        if self.config.checkpoint is not None:
+            self.loop.rest = self._keep_if_due
 
     def train(self, progress: Progress | None = None) -> list[Simulation]:
         """Train all epochs that the checkpoint, if there is one, has not seen."""
         done = self._resume()
-        if not done:
+        if not done and self.loop.underway is None:
             self._evaluate(0)
+        elif progress is not None:
+            progress(done, [rows[-1] if rows else {} for rows in self.rows])
         while done < self.config.epochs:
             self.done, self.began = done, time.perf_counter()
             self.loop.epoch(done)
@@ -167,11 +175,24 @@ class Runs:
             done += 1
             rows = self._evaluate(done)
             due = done % self.config.checkpoint_every == 0 or done == self.config.epochs
-            if self.config.checkpoint is not None and due:
-                save_state(self.config.checkpoint, self._saved(done))
+            if due:
+                self._keep(done)
             if progress is not None:
                 progress(done, rows)
         return [self._result(r, run) for r, run in enumerate(self.loop.runs)]
+
+    def _keep(self, done: int) -> None:
+        """Write the checkpoint, if there is to be one."""
+        if self.config.checkpoint is not None:
+            save_state(self.config.checkpoint, self._saved(done))
+            self.kept = time.perf_counter()
+
+    def _keep_if_due(self) -> None:
+        """Write it inside an epoch too, where epochs are long."""
+        if time.perf_counter() - self.kept >= self.config.checkpoint_seconds:
+            self._stop_clock()
+            self._keep(self.done)
+            self.began = time.perf_counter()
 
     def _evaluate(self, epoch: int) -> list[Row]:
         """Measure the servers at x_epoch, if it is their time."""
@@ -245,7 +266,8 @@ class Runs:
             for r, run in enumerate(self.loop.runs)
         }  # fmt: skip
         head = {"fingerprint": self.fingerprint(), "epochs": epochs, "spent": self.spent}
-        return {**head, "servers": self.loop.servers.cpu().numpy(), "runs": runs}
+        servers = self.loop.servers.cpu().numpy()
+        return {**head, "servers": servers, "runs": runs, "underway": self.loop.saved()}
 
     def _resume(self) -> int:
         path = self.config.checkpoint
@@ -274,6 +296,7 @@ class Runs:
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.loop.servers.copy_(torch.from_numpy(saved["servers"]))
         self.spent = float(saved["spent"])
+        self.loop.restore(saved["underway"])
         for r, run in enumerate(self.loop.runs):
             own = saved["runs"][f"{r}"]
             run.queue.restore(own["queue"])
