@@ -401,6 +401,20 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(site):
         assert not found, f"{page.name}: {found[0]}"
 
 
+def test_doctests_are_consoles_whose_prompts_are_neither_shown_nor_copied(site):
+    for page in ("concepts.html", "api/policies.html"):
+        assert '<span class="gp">&gt;&gt;&gt; </span>' in (site / page).read_text()
+    css = (site / "stylesheets" / "extra.css").read_text()
+    assert ".highlight .gp { display: none; }" in css
+    assert re.search(r"\[data-md-copying\] \.go,.*\{ display: none; \}", css)
+
+
+def test_no_page_of_the_api_speaks_in_labels_of_the_papers_source(site):
+    label = re.compile(r"\b(?:alg|ex|lem|thm|def|asm|tab|apx-\w+):[A-Za-z]")
+    found = {page.name: label.findall(page.read_text()) for page in (site / "api").glob("*.html")}
+    assert {name: labels for name, labels in found.items() if labels} == {}
+
+
 @pytest.fixture(scope="module")
 def entries(site):
     """Where the site documents each dotted path: {path: page#anchor}, as other projects link to it."""
