@@ -5,7 +5,7 @@ python benchmarks/federated_rounds.py table rounds.jsonl      Markdown: rounds t
 
 All methods and seeds of a setting train side by side from the same first weights, and are measured every
 ``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or
-above it. Every setting also prints how much its clients differ, from a first epoch's updates. DIR holds the
+above it. Every setting also prints how much its clients differ, from two epochs' updates. DIR holds the
 official files (mnist/, fashion_mnist/, cifar-10-batches-bin/, cifar-100-binary/, clients/). Without names of
 settings all are run. JSON lines.
 """
@@ -167,14 +167,19 @@ def config_of(setting: Setting, clients: int, options: argparse.Namespace) -> Co
 
 
 def differ(data: ClientData, make: Callable[[int], nn.Module], config: Config) -> float:
-    """How much clients differ, from the updates of a first, random epoch."""
+    """How much clients differ, from the updates of the first two epochs."""
     short = replace(
-        config, epochs=1, evaluate=0, looks=1, sketch=SKETCH, server_step=1.0, availability=Always()
+        config, epochs=2, evaluate=0, looks=1, sketch=SKETCH, server_step=1.0, availability=Always()
     )
     runs = Runs(make(0), data, [(Herding(), short)])
+    seen: list[Any] = []
+
+    def keep(_: int, __: Any) -> None:
+        seen.append(runs.loop.runs[0].queue.state.rows.copy())
+
     with precision_of(short.precision):
-        done = runs.train()[0]
-    return heterogeneity(done.state.rows[done.orders[0]], cohort=COHORT)
+        runs.train(keep)
+    return heterogeneity(seen[0], seen[1], cohort=COHORT)
 
 
 class Enough(Exception):  # noqa: N818

@@ -179,7 +179,7 @@ class RoundLoop:
         """Rounds done of the stretch at hand."""
 
     def epoch(self, epoch: int) -> None:
-        """Plan and train one epoch of all runs, or the rest of a restored one; let policies make new orders."""
+        """Plan and train an epoch of all runs, or the rest of a restored one; let policies make new orders."""
         if self.underway is None:
             before = self.servers.clone()
             self.underway = Underway([self._plan(r, run) for r, run in enumerate(self.runs)], before)
