@@ -179,7 +179,7 @@ class RoundLoop:
         """Rounds done of the stretch at hand."""
 
     def epoch(self, epoch: int) -> None:
-        """Plan and train an epoch of all runs, or the rest of a restored one; let policies make new orders."""
+        """Plan and train an epoch of all runs, or the rest of a restored one; and let policies reorder."""
         if self.underway is None:
             before = self.servers.clone()
             self.underway = Underway([self._plan(r, run) for r, run in enumerate(self.runs)], before)
@@ -415,7 +415,7 @@ class ServerPath:
 
     def restore(self, points: npt.NDArray[Any]) -> None:
         """Go on in an epoch that has passed these points."""
-        self.points[: len(points)] = torch.from_numpy(points).to(self.points)  # type: ignore[index,arg-type]
+        self.points[: len(points)] = torch.from_numpy(points).to(self.points)  # type: ignore[index]
 
     def order_errors(self, counts: npt.NDArray[np.int64]) -> list[float]:
         """Each run's order error in the epoch, in units of a local step's gradient."""
