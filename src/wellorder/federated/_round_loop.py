@@ -167,8 +167,8 @@ class RoundLoop:
         self.signals: dict[int, Tensor] = {}
         """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
-        self.watch: Callable[[int, int], None] | None = None
-        """Called after every round: how many of the epoch's are done, and how many it has."""
+        self.watch: Callable[[int, int, int], None] | None = None
+        """Called after every round: the epoch, how many of its rounds are done, and how many it has."""
         self.look: Callable[[int, Sequence[int]], None] | None = None
         """Called ``config.looks`` − 1 times an epoch: how many rounds are done, of how many in each run."""
         self.rest: Callable[[], None] | None = None
@@ -276,7 +276,7 @@ class RoundLoop:
                 self.path.pass_by(self.servers, turn)
                 underway.done, self._at = turn + 1, turn + 1 - start
                 if self.watch is not None:
-                    self.watch(turn + 1, length)
+                    self.watch(epoch, turn + 1, length)
                 if self.look is not None and turn + 1 in marks:
                     self.look(turn + 1, [len(run.counts) for run in rounds])
                 if self.rest is not None and turn + 1 < length:
