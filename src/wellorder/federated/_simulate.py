@@ -36,7 +36,7 @@ MEMORY = 4 * 2**30
 Progress = Callable[[int, list[dict[str, float]]], None]
 """Called with the number of epochs done, after each, and with each run's newest row of the table."""
 Watch = Callable[[int, int, int], None]
-"""Called after each round with the number of epochs done, of this epoch's rounds done, and how many it has."""
+"""Called after each round: epochs done, rounds of this one done, and how many rounds it has."""
 Row = dict[str, float]
 
 
@@ -89,7 +89,7 @@ def simulate(
     progress
         Called after each epoch with the number of epochs done, and a list of the newest row of the table.
     watch
-        Called after each round with the number of epochs done, of this one's rounds done, and how many it has.
+        Called after each round with the number of epochs done, of this one's rounds done, and of its rounds.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
