@@ -12,9 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from wellorder._cli.display import bar, console, refusing, shown
+from wellorder._cli.display import console, refusing
 from wellorder._saving import write_text
 from wellorder.experiments._folder import cores, machine, versions, whole_folder
+from wellorder.experiments._progress import bar, displayed
 from wellorder.report._table import as_text, joined, write_table
 
 SAID_EVERY = 60.0
@@ -84,7 +85,7 @@ def figure1(
         task = progress.add_task("Figure 1: seeds", total=seeds)
         parts = []
         with whole_folder(out) as beside:
-            with shown(progress, quiet=as_json):
+            with displayed(progress, quiet=as_json):
                 for part in fig1.run(config, jobs=processes):
                     parts.append(part)
                     progress.advance(task)
@@ -126,7 +127,7 @@ def coordination(
         task = progress.add_task("CD-GraB: seeds", total=seeds)
         parts = []
         with whole_folder(out) as beside:
-            with shown(progress, quiet=as_json):
+            with displayed(progress, quiet=as_json):
                 for part in figure.run(config):
                     parts.append(part)
                     progress.advance(task)
@@ -242,8 +243,15 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
             config = figures.figure(name, quick=quick, **changes)
             found = figures.dataset_of(config, files.data, download=files.download)
             where = Whereabouts(f"{config.model} on {config.dataset}: rounds", config.epochs, quiet=as_json)
+<<<<<<< HEAD
             with shown(where.progress, quiet=as_json):
                 done = figures.run(config, found, files.out, resume=files.resume, watch=where.round)
+=======
+            with displayed(where.progress, quiet=as_json):
+                done = figures.run(
+                    config, found, files.out, resume=files.resume, progress=where.epoch, watch=where.round
+                )
+>>>>>>> main
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
         report = figures.publish(done, found)

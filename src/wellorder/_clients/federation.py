@@ -45,8 +45,8 @@ class RunningError:
     r"""How good the order is as it goes: the federated order error, estimated from a few coordinates.
 
     Holds prefix sums of pseudo-gradients at the ends of this epoch's rounds, at ``COORDINATES`` places.
-    The estimate is :math:`\max_m \|P_m - \frac{m}{n} P_n\|_2`, scaled for the places left out: Definition
-    ``def:FL:order error`` of pseudo-gradients instead of gradients, over the part of the epoch that was seen.
+    The estimate is :math:`\max_m \|P_m - \frac{m}{n} P_n\|_2`, scaled for the places left out: the
+    order error of pseudo-gradients instead of gradients, over the part of the epoch that was seen.
     Exact for vectors no longer than ``COORDINATES``.
     """
 

@@ -1,8 +1,10 @@
 """Figures 2 and 3: federated training of the paper's CNN and ResNet-10, clients in order.
 
-FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16, clipping at 10, crop and flip; test
-accuracy and training loss after every epoch (100 rounds), as a moving average of 6, in bands of one standard
-deviation over seeds. From settings to report: `figure`, `dataset_of`, `run`, `publish`.
+FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16; clipping at 10, crop and flip as in the
+published code; test accuracy and training loss after every epoch (100 rounds), as a moving average of 6,
+in bands of one standard deviation over seeds.
+
+From settings to report: `figure`, `dataset_of`, `run`, `publish`.
 """
 
 from __future__ import annotations

@@ -118,7 +118,9 @@ class Config:
 
 
 def paper_config(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **changes: Any) -> Config:
-    """The settings of the paper's CIFAR experiments: S=10, K=5, batch 16, η=1, clipping at 10, crop and flip.
+    """The settings of the paper's CIFAR experiments: S=10, K=5, batch 16, η=1.
+
+    Clipping at 10, crop and flip come from its published code (github.com/liyipeng00/ordering).
 
     >>> from wellorder.federated import paper_config
     >>> paper_config(0.1).epochs

@@ -74,7 +74,7 @@ def simulate(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Simulation:
-    """Train a model by regularised-participation FL (Algorithm ``alg:FL``), its clients in a policy's order.
+    """Train a model by regularised-participation FL (Algorithm 2), its clients in a policy's order.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ SAID_EVERY = 10.0
 
 
 class OrderedStrategy(Strategy):
-    r"""Any Flower strategy, clients visited in a policy's order (Algorithms ``alg:FL``, ``alg:FL-GraB``).
+    r"""Any Flower strategy, clients visited in a policy's order (Algorithm 2).
 
     Each epoch visits every known client once, ``cohort`` at a time. Pseudo-gradients (global minus local
     arrays) are shown to the policy in cohort order, whatever order replies come in; the policy's next order

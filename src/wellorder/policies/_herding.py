@@ -17,10 +17,10 @@ from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, ope
 
 @dataclass(frozen=True)
 class Herding:
-    """A fresh shuffle every epoch, balanced ``passes`` times over the latest rows (``alg:BasicBR``).
+    """A fresh shuffle every epoch, balanced ``passes`` times over the latest rows.
 
     GraB and PairGraB see each signal once, and halve the order error once an epoch. With rows kept, the same
-    pass can be repeated until its floor is reached in one epoch, about the rows' true mean; and rows that are
+    pass can be repeated at one epoch's end, about the rows' true mean; and rows that are
     a few epochs old still serve, so signals need not come in every epoch. Without rows the orders are those
     of `RandomReshuffling`; a unit without a row keeps its random place. Meant for sketches and features:
     costs n·k·4 bytes for rows of k numbers, and O(passes·n·k) time an epoch.

@@ -60,7 +60,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(RandomReshuffling, "RR", "RR", "FL-RR", "#64748b", AN_ORDER, compared=True),
     Entry(ShuffleOnce, "SO", "SO", "FL-SO", "#d97706", AN_ORDER, compared=True),
     Entry(IncrementalGradient, "IG", "IG", "FL-IG", "#65a30d", AN_ORDER),
-    Entry(FlipFlop, "FF", "", "", "#0d9488", AN_ORDER, compared=True),
+    Entry(FlipFlop, "FF", "", "", "#0d9488", AN_ORDER),
     Entry(NicePermutation, "NP", "NP", "FL-NP", "#dc2626", "8·d bytes a unit in the first epoch"),
     Entry(Arbitrary, "AP", "AP", "FL-AP", "#92400e", "the orders given"),
     Entry(WithReplacement, "with replacement", "", "", "#0891b2", AN_ORDER),
@@ -68,13 +68,13 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(Greedy, "Greedy", "", "", "#7c3aed", "8·d bytes a unit"),
     Entry(GraBProto, "GraB-proto", "GraB-proto", "", "#f472b6", "8·d bytes a unit"),
     Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", "#1e3a8a", "2 vectors"),
-    Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors, 5 bytes a unit", compared=True),
+    Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors, 5 bytes a unit"),
     Entry(
         PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit", compared=True
     ),
-    Entry(CDGraB, "CD-GraB", "", "", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
+    Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
-    Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
+    Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit", compared=True),
 )
 """All policies of the library, in the order in which lists and legends show them."""
 
