@@ -304,7 +304,7 @@ def federated():
         "mnist": lambda: dict(names),
         "clients": lambda: {"problem": quadratics(4), "groups": [[0, 1], [2, 3]]},
         "dirichlet": lambda: {"labels": labels, "clients": 4, "alpha": 0.5, "seed": 0},
-        "heterogeneity": lambda: {"updates": ROWS, "cohort": 2},
+        "heterogeneity": lambda: {"first": ROWS, "second": ROWS, "cohort": 2},
         "iid": lambda: {"labels": labels, "clients": 4, "seed": 0},
         "label_shards": lambda: {"labels": labels, "clients": 4, "each": 2, "seed": 0},
         "fedavg": lambda: {

@@ -188,9 +188,9 @@ def run(
     *,
     resume: bool = False,
     progress: Progress | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, int, int], None] | None = None,
 ) -> FigureRun:
-    """Train all policies with all seeds side by side; a checkpoint after every epoch lets a run go on."""
+    """Train all policies with all seeds side by side; a checkpoint once a minute lets a run go on."""
     from wellorder.federated import federate, simulate_many
 
     config.check()
