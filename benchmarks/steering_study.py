@@ -4,7 +4,7 @@
 Every order trains the same network from the same first weights, through ``ordered(loader, model, policy)``
 and its usual epochs of observation. Told are the training loss at the quarters and at the ends of the last
 five epochs, less RR's of the same seed; the order error by a shuffle's; how long the rows of the epoch's last
-tenth are, by the mean of all (1: no drift); and, with ``--cost``, microseconds an example (512 numbers a row).
+tenth are, by the mean of all (1: no drift); with ``--cost``, microseconds an example (512 numbers a row).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -24,12 +25,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_models import LabelledData, Recipe
+
 from wellorder import Herding, RandomReshuffling, Steering
 from wellorder._compiled import jit
 from wellorder._datasets import files
 from wellorder._datasets.networks import lenet, logistic
 from wellorder._order import frozen, rng, shuffled
-from wellorder.experiments._tasks.networks import LabelledData, Recipe, loader_of, look
 from wellorder.policies._latest_rows import LatestRows, known_part
 from wellorder.torch import ordered
 
@@ -166,7 +169,7 @@ def run(folder: str, job: tuple[str, str, int]) -> dict[str, Any]:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=recipe.step_size, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )
-    loader = ordered(loader_of(recipe, data), model, ORDERS[order], seed=seed)
+    loader = ordered(data.loader(recipe.batch), model, ORDERS[order], seed=seed)
     losses: list[list[float]] = []
     start, steps = time.process_time(), len(loader)
     for epoch in range(epochs):
@@ -176,7 +179,7 @@ def run(folder: str, job: tuple[str, str, int]) -> dict[str, Any]:
             functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             if epoch >= epochs - 5 and 4 * step // steps > 4 * (step - 1) // steps:
-                found.append(look(model, looked_at)["loss"])
+                found.append(looked_at.look(model)["loss"])
         losses.append(found)
     told: dict[str, Any] = {"setting": setting, "order": order, "seed": seed, "losses": losses[-5:]}
     told["cpu_seconds"] = round(time.process_time() - start, 1)
