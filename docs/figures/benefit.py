@@ -101,7 +101,8 @@ def draw(out: Path, ink: dict[str, str]) -> None:
     """All three, on nothing: the page's own colour shows through."""
     matplotlib.rcParams.update({
         "svg.hashsalt": "wellorder", "svg.fonttype": "path", "font.size": 10,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11, "axes.titleweight": "bold",
+        "axes.spines.top": False, "axes.spines.right": False,
+        "axes.titlesize": 11, "axes.titleweight": "bold",
         "axes.edgecolor": ink["shuffled"],
         **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ink["ink"]),
     })  # fmt: skip
