@@ -60,7 +60,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, epoch):
         simulate_many(model(), data(), kept, progress=stop_after(epoch))
     seen = []
     again = simulate_many(model(), data(), kept, progress=lambda now, rows: seen.append(now))
-    assert seen == list(range(epoch, 7))
+    assert seen == list(range(epoch + 1, 7))
     for one, other in zip(whole, again, strict=True):
         same(one, other)
 
@@ -73,8 +73,8 @@ def kill_after(rounds):
     """Raise after so many rounds of the whole run."""
     seen = []
 
-    def watch(turn, of):
-        seen.append(turn)
+    def watch(*at):
+        seen.append(at)
         if len(seen) == rounds:
             raise Killed
 
@@ -92,7 +92,7 @@ def test_a_run_that_is_stopped_inside_an_epoch_goes_on_to_the_same_bits(tmp_path
 
     every, left = [], []
     never = runs(None)
-    never.loop.watch = lambda turn, of: every.append(turn)
+    never.loop.watch = lambda *at: every.append(at)
     whole = never.train()
     # Stretches of a few rounds: what the device has decided in one that is over is part of the checkpoint.
     stopped = runs(tmp_path / "run.npz", numbers=400)
@@ -100,7 +100,7 @@ def test_a_run_that_is_stopped_inside_an_epoch_goes_on_to_the_same_bits(tmp_path
     with pytest.raises(Killed):
         stopped.train()
     again = runs(tmp_path / "run.npz")
-    again.loop.watch = lambda turn, of: left.append(turn)
+    again.loop.watch = lambda *at: left.append(at)
     done = again.train()
     assert left == every[rounds - 1 :]  # only the round in flight is trained again
     for one, other in zip(whole, done, strict=True):

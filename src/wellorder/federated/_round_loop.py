@@ -167,8 +167,8 @@ class RoundLoop:
         self.signals: dict[int, Tensor] = {}
         """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
-        self.watch: Callable[[int, int], None] | None = None
-        """Called after every round: how many of the epoch's are done, and how many it has."""
+        self.watch: Callable[[int, int, int], None] | None = None
+        """Called after every round: the epoch, how many of its rounds are done, and how many it has."""
         self.look: Callable[[int, Sequence[int]], None] | None = None
         """Called ``config.looks`` − 1 times an epoch: how many rounds are done, of how many in each run."""
         self.rest: Callable[[], None] | None = None
@@ -179,7 +179,7 @@ class RoundLoop:
         """Rounds done of the stretch at hand."""
 
     def epoch(self, epoch: int) -> None:
-        """Plan and train one epoch of all runs, or the rest of a restored one; let policies make new orders."""
+        """Plan and train an epoch of all runs, or the rest of a restored one; and let policies reorder."""
         if self.underway is None:
             before = self.servers.clone()
             self.underway = Underway([self._plan(r, run) for r, run in enumerate(self.runs)], before)
@@ -276,7 +276,7 @@ class RoundLoop:
                 self.path.pass_by(self.servers, turn)
                 underway.done, self._at = turn + 1, turn + 1 - start
                 if self.watch is not None:
-                    self.watch(turn + 1, length)
+                    self.watch(epoch, turn + 1, length)
                 if self.look is not None and turn + 1 in marks:
                     self.look(turn + 1, [len(run.counts) for run in rounds])
                 if self.rest is not None and turn + 1 < length:
@@ -415,7 +415,7 @@ class ServerPath:
 
     def restore(self, points: npt.NDArray[Any]) -> None:
         """Go on in an epoch that has passed these points."""
-        self.points[: len(points)] = torch.from_numpy(points).to(self.points)  # type: ignore[index,arg-type]
+        self.points[: len(points)] = torch.from_numpy(points).to(self.points)  # type: ignore[index]
 
     def order_errors(self, counts: npt.NDArray[np.int64]) -> list[float]:
         """Each run's order error in the epoch, in units of a local step's gradient."""

@@ -34,10 +34,9 @@ from wellorder.federated._round_loop import RoundLoop, Run
 MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 Progress = Callable[[int, list[dict[str, float]]], None]
-"""Called with the number of epochs done and each run's newest row of the table: after each epoch, and when a
-run goes on from its checkpoint."""
-Watch = Callable[[int, int], None]
-"""Called after each round with the number of the epoch's rounds done, and how many it has."""
+"""Called with the number of epochs done, after each, and with each run's newest row of the table."""
+Watch = Callable[[int, int, int], None]
+"""Called after each round: epochs done, rounds of this one done, and how many rounds it has."""
 Row = dict[str, float]
 
 
@@ -88,10 +87,9 @@ def simulate(
     loss
         From outputs (b, …) and labels to one loss for each example.
     progress
-        Called after each epoch, and when a run goes on from its checkpoint, with the number of epochs done
-        and a list of the newest row of the table.
+        Called after each epoch with the number of epochs done, and a list of the newest row of the table.
     watch
-        Called after each round with the number of the epoch's rounds done, and how many it has.
+        Called after each round with the number of epochs done, of this one's rounds done, and of its rounds.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
@@ -166,8 +164,6 @@ class Runs:
         done = self._resume()
         if not done and self.loop.underway is None:
             self._evaluate(0)
-        elif progress is not None:
-            progress(done, [rows[-1] if rows else {} for rows in self.rows])
         while done < self.config.epochs:
             self.done, self.began = done, time.perf_counter()
             self.loop.epoch(done)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from wellorder._arguments import instance_of, path_of, shown
 from wellorder._saving import write_whole
-from wellorder.report._style import colours_of
+from wellorder.report._style import AXES, bands_of, looks_of, shown_range
 from wellorder.report._table import Metric, Table, checked_metric, checked_table, curves, policies_of
 
 if TYPE_CHECKING:
@@ -50,16 +50,17 @@ def literal(text: str) -> str:
 
 def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -> None:
     """Each policy's median over seeds, in a band from the least to the largest seed."""
-    colours, seen = colours_of(policies_of(table)), False
-    for policy, colour in colours.items():
-        values, along = curves(table, policy, metric.column), np.median(curves(table, policy, x), axis=0)
-        bounds = (np.min(values, axis=0), np.median(values, axis=0), np.max(values, axis=0))
-        low, middle, high = (np.where(np.isfinite(line), line, np.nan) for line in bounds)
-        seen |= bool((low > 0).any())
+    looks, bands = looks_of(policies_of(table)), bands_of(table, metric)
+    for policy, (low, middle, high) in bands.items():
+        along, (colour, dash) = np.median(curves(table, policy, x), axis=0), looks[policy]
         axes.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(along, middle, color=colour, label=literal(policy))
-    if metric.log and seen:
+        axes.plot(along, middle, color=colour, linestyle=dash, label=literal(policy))
+    positive = shown_range(bands, log=True) if metric.log else None
+    if positive is not None:
         axes.set_yscale("log", nonpositive="mask")
+    seen = positive or shown_range(bands, log=False)
+    if seen is not None:
+        axes.set_ylim(*seen)
     if metric.percent:
         axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
     axes.margins(x=0.01)
@@ -93,14 +94,13 @@ def costs(table: Table, metric: Metric, title: str = "") -> Figure:
     """One metric against epochs, gradients and seconds, as far as the table has them."""
     checked_metric(metric, checked_table(table))
     instance_of("title", title, str, "pass a line of text")
-    words = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
-    known = [name for name in words if name in table.column_names]
+    known = [name for name in AXES if name in table.column_names]
     with house_style():
         figure = Figure(figsize=(3.6 * len(known), 3.5), layout="constrained")
         panels = figure.subplots(1, len(known), sharey=True, squeeze=False).ravel()
         for axes, name in zip(panels, known, strict=True):
             draw_curves(axes, table, metric, x=name)
-            axes.set(xlabel=words[name])
+            axes.set(xlabel=AXES[name])
         panels[0].set_ylabel(literal(metric.label))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
