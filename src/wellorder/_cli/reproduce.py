@@ -243,15 +243,8 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
             config = figures.figure(name, quick=quick, **changes)
             found = figures.dataset_of(config, files.data, download=files.download)
             where = Whereabouts(f"{config.model} on {config.dataset}: rounds", config.epochs, quiet=as_json)
-<<<<<<< HEAD
-            with shown(where.progress, quiet=as_json):
-                done = figures.run(config, found, files.out, resume=files.resume, watch=where.round)
-=======
             with displayed(where.progress, quiet=as_json):
-                done = figures.run(
-                    config, found, files.out, resume=files.resume, progress=where.epoch, watch=where.round
-                )
->>>>>>> main
+                done = figures.run(config, found, files.out, resume=files.resume, watch=where.round)
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
         report = figures.publish(done, found)
