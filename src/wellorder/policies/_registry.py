@@ -9,6 +9,7 @@ from wellorder._arguments import shown
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._cdgrab import CDGraB
+from wellorder.policies._cohorts import BalancedCohorts
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -75,6 +76,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit", compared=True),
+    Entry(BalancedCohorts, "balanced cohorts", "", "", "#be185d", "rows: 4·k bytes a unit"),
 )
 """All policies of the library, in the order in which lists and legends show them."""
 
