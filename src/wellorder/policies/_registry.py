@@ -32,7 +32,7 @@ class Entry:
     clients: str
     """The same for its order of clients; "" where there is none but any order's, FL-AP."""
     colour: str
-    """In every picture; readable on white and on near-black, and told from the others by colour-blind eyes."""
+    """In every picture; readable on white and on near-black, and by colour-blind eyes."""
     memory: str
     """What it keeps from visit to visit, in words."""
     dash: str = "solid"

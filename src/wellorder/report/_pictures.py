@@ -63,6 +63,8 @@ def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -
         axes.set_ylim(*seen)
     if metric.percent:
         axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+    if x != "seconds":
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
     axes.margins(x=0.01)
 
 
