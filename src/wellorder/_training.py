@@ -65,7 +65,7 @@ def sgd(
     p: float = 2,
     proximal: float = 0.0,
 ) -> Run:
-    """Permutation-based SGD (Algorithm ``alg:SGD``): visit every unit, then let the policy permute.
+    """Permutation-based SGD (Algorithm 1): visit every unit, then let the policy permute.
 
     A run that diverges goes on to its end, and its record says so by infinities and NaN.
 

@@ -305,7 +305,7 @@ BAD = [
     (lambda: audit(np.arange(N), np.full((N, 2), np.nan)), "NaN"),
     (lambda: audit(5), "order=int"),
     (lambda: audit([]), "two or more"),
-    (lambda: audit(iter([(X, Y)]), epochs=2), "an iterator gives one epoch"),
+    (lambda: audit(iter([(X, Y)]), epochs=2), "an iterator, as this order is, gives one"),
     (lambda: audit(Loader(shuffled(0)), xy=3), "xy=3: pass a function"),
     (lambda: audit(Loader(shuffled(0)), xy=lambda batch: batch[0]), "return .inputs, labels."),
     (lambda: audit(Loader(shuffled(0)), shards=[1, 2]), "pass a function from a batch"),

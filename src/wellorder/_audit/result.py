@@ -6,9 +6,9 @@ import html
 import json
 import os
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+from wellorder._arguments import named_path
 from wellorder._saving import write_text
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 460, 190, 44, 30
@@ -114,11 +114,10 @@ class Audit:
         """Draw how far each epoch strays, beside a full shuffle; as SVG, into a file if a path is given."""
         drawn = _drawing(self.curves, self.shuffle_curve)
         if path is not None:
-            if Path(path).suffix.lower() != ".svg":
-                raise ValueError(
-                    f"path={os.fspath(path)!r}: the picture is an SVG; pass a name that ends in .svg"
-                )
-            write_text(Path(path), drawn)
+            with named_path("path", path) as file:
+                if file.suffix.lower() != ".svg":
+                    raise ValueError("the picture is an SVG; pass a name that ends in .svg")
+                write_text(file, drawn)
         return drawn
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from wellorder import audit
 from wellorder._cli.display import console, refusing
-from wellorder._cli.named_object import named_object
+from wellorder.experiments._named_object import made_object, named_object
 
 EXAMPLE = "train.py:loader"
 
@@ -50,7 +50,7 @@ def command(
     with refusing("nothing was written"):
         if plot is not None and (plot.suffix.lower() != ".svg" or not plot.parent.is_dir()):
             raise ValueError(f"--plot {plot}: pass a name that ends in .svg, in a folder that exists")
-        found = _made(named_object(loader, EXAMPLE), loader)
+        found = made_object(named_object(loader, EXAMPLE), loader, "a loader", _is_loader)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="audit: ")  # the result says it, too
             result = audit(
@@ -73,17 +73,8 @@ def command(
         screen.print(f"\nPicture: {plot}", soft_wrap=True)
 
 
-def _made(found: Any, text: str) -> Any:
-    """The loader itself, if a function makes it."""
-    if callable(found) and not hasattr(found, "__iter__") and not hasattr(found, "__getitem__"):
-        try:
-            found = found()
-        except Exception as error:
-            raise ValueError(
-                f"{text}() failed with {type(error).__name__}: {error}; name a loader, or a function of no "
-                "arguments that makes one"
-            ) from error
-    return found
+def _is_loader(found: Any) -> bool:
+    return hasattr(found, "__iter__") or hasattr(found, "__getitem__")
 
 
 def _setter(loader: Any) -> Any:

@@ -65,7 +65,7 @@ def block_of(signals: Any, count: int | None, name: str = "signals") -> Rows | S
     else:
         block = _float_rows(array_of(name, signals, cure="pass a 2-D array (b, d), one row per unit"), name)
     if count is not None and len(block) != count:
-        raise ValueError(f"{len(block)} {name} for {count} units; pass one signal (row) per unit")
+        raise ValueError(f"{len(block)} {name} for a count of {count} units; pass one signal (row) per unit")
     return block
 
 

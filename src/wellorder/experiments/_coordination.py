@@ -43,7 +43,7 @@ class CoordinationFigure:
             raise ValueError("workers=(): pass at least one number of workers")
         for each in self.workers:
             whole_number(
-                "workers", each, least=1, most=self.n // 2, cure="two vectors or more for each worker"
+                "workers", each, least=1, most=self.n // 2, cure="leave two vectors or more for each worker"
             )
         if self.n * self.dim > 10**9:
             raise ValueError(f"n={self.n}, dim={self.dim}: {8e-9 * self.n * self.dim:.3g} GB; pass less")

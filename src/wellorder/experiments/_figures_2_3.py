@@ -1,8 +1,10 @@
 """Figures 2 and 3: federated training of the paper's CNN and ResNet-10, clients in order.
 
-FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16, clipping at 10, crop and flip; test
-accuracy and training loss after every epoch (100 rounds), as a moving average of 6, in bands of one standard
-deviation over seeds. From settings to report: `figure`, `dataset_of`, `run`, `publish`.
+FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16; clipping at 10, crop and flip as in the
+published code; test accuracy and training loss after every epoch (100 rounds), as a moving average of 6,
+in bands of one standard deviation over seeds.
+
+From settings to report: `figure`, `dataset_of`, `run`, `publish`.
 """
 
 from __future__ import annotations
@@ -186,9 +188,9 @@ def run(
     *,
     resume: bool = False,
     progress: Progress | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, int, int], None] | None = None,
 ) -> FigureRun:
-    """Train all policies with all seeds side by side; a checkpoint after every epoch lets a run go on."""
+    """Train all policies with all seeds side by side; a checkpoint once a minute lets a run go on."""
     from wellorder.federated import federate, simulate_many
 
     config.check()

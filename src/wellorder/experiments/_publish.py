@@ -96,9 +96,10 @@ def command_of(plan: ComparisonPlan) -> str:
     """The command that runs the plan again, as far as there is one."""
     settings, named = plan.settings, plan.policy_texts
     texts = [label if _names(label, rule) else f"{label}={rule}" for label, rule in named.items()]
-    if plan.task.name not in TASKS or not _make(texts, named):
+    task = ["--task", plan.task.name] if plan.task.name in TASKS else list(getattr(plan.task, "command", ()))
+    if not task or not _make(texts, named):
         return "wellorder.experiments.compare(task, config), with the options of config.json"
-    words = ["wellorder", "compare", "--task", plan.task.name]
+    words = ["wellorder", "compare", *task]
     words += [word for text in texts for word in ("--policy", text)]
     words += ["--epochs", str(settings.epochs)]
     if plan.seeds == tuple(range(len(plan.seeds))):

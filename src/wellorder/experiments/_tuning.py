@@ -75,7 +75,7 @@ def fine_grid(best: float) -> tuple[float, float, float]:
 
 
 def two_stage(losses: Loss, coarse: Sequence[float] = COARSE) -> Search:
-    """Search a coarse grid, then half a decade about its best value (``tab:grid search:cnn``).
+    """Search a coarse grid, then half a decade about its best value, as the paper does.
 
     Parameters
     ----------

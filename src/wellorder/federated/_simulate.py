@@ -35,8 +35,8 @@ MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 Progress = Callable[[int, list[dict[str, float]]], None]
 """Called with the number of epochs done, after each, and with each run's newest row of the table."""
-Watch = Callable[[int, int], None]
-"""Called after each round with the number of the epoch's rounds done, and how many it has."""
+Watch = Callable[[int, int, int], None]
+"""Called after each round: epochs done, rounds of this one done, and how many rounds it has."""
 Row = dict[str, float]
 
 
@@ -74,7 +74,7 @@ def simulate(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Simulation:
-    """Train a model by regularised-participation FL (Algorithm ``alg:FL``), its clients in a policy's order.
+    """Train a model by regularised-participation FL (Algorithm 2), its clients in a policy's order.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def simulate(
     progress
         Called after each epoch with the number of epochs done, and a list of the newest row of the table.
     watch
-        Called after each round with the number of the epoch's rounds done, and how many it has.
+        Called after each round with the number of epochs done, of this one's rounds done, and of its rounds.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
@@ -154,11 +154,15 @@ class Runs:
         self.spent = self.began = 0.0
         self.done = 0
         self.loop.look = self._look_inside
+        self.kept = time.perf_counter()
+        """When a checkpoint was last written."""
+        if self.config.checkpoint is not None:
+            self.loop.rest = self._keep_if_due
 
     def train(self, progress: Progress | None = None) -> list[Simulation]:
         """Train all epochs that the checkpoint, if there is one, has not seen."""
         done = self._resume()
-        if not done:
+        if not done and self.loop.underway is None:
             self._evaluate(0)
         while done < self.config.epochs:
             self.done, self.began = done, time.perf_counter()
@@ -167,11 +171,24 @@ class Runs:
             done += 1
             rows = self._evaluate(done)
             due = done % self.config.checkpoint_every == 0 or done == self.config.epochs
-            if self.config.checkpoint is not None and due:
-                save_state(self.config.checkpoint, self._saved(done))
+            if due:
+                self._keep(done)
             if progress is not None:
                 progress(done, rows)
         return [self._result(r, run) for r, run in enumerate(self.loop.runs)]
+
+    def _keep(self, done: int) -> None:
+        """Write the checkpoint, if there is to be one."""
+        if self.config.checkpoint is not None:
+            save_state(self.config.checkpoint, self._saved(done))
+            self.kept = time.perf_counter()
+
+    def _keep_if_due(self) -> None:
+        """Write it inside an epoch too, where epochs are long."""
+        if time.perf_counter() - self.kept >= self.config.checkpoint_seconds:
+            self._stop_clock()
+            self._keep(self.done)
+            self.began = time.perf_counter()
 
     def _evaluate(self, epoch: int) -> list[Row]:
         """Measure the servers at x_epoch, if it is their time."""
@@ -245,7 +262,8 @@ class Runs:
             for r, run in enumerate(self.loop.runs)
         }  # fmt: skip
         head = {"fingerprint": self.fingerprint(), "epochs": epochs, "spent": self.spent}
-        return {**head, "servers": self.loop.servers.cpu().numpy(), "runs": runs}
+        servers = self.loop.servers.cpu().numpy()
+        return {**head, "servers": servers, "runs": runs, "underway": self.loop.saved()}
 
     def _resume(self) -> int:
         path = self.config.checkpoint
@@ -274,6 +292,7 @@ class Runs:
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.loop.servers.copy_(torch.from_numpy(saved["servers"]))
         self.spent = float(saved["spent"])
+        self.loop.restore(saved["underway"])
         for r, run in enumerate(self.loop.runs):
             own = saved["runs"][f"{r}"]
             run.queue.restore(own["queue"])

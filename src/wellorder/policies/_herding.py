@@ -17,10 +17,10 @@ from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, ope
 
 @dataclass(frozen=True)
 class Herding:
-    """A fresh shuffle every epoch, balanced ``passes`` times over the latest rows (``alg:BasicBR``).
+    """A fresh shuffle every epoch, balanced ``passes`` times over the latest rows.
 
     GraB and PairGraB see each signal once, and halve the order error once an epoch. With rows kept, the same
-    pass can be repeated until its floor is reached in one epoch, about the rows' true mean; and rows that are
+    pass can be repeated at one epoch's end, about the rows' true mean; and rows that are
     a few epochs old still serve, so signals need not come in every epoch. Without rows the orders are those
     of `RandomReshuffling`; a unit without a row keeps its random place. Meant for sketches and features:
     costs n·k·4 bytes for rows of k numbers, and O(passes·n·k) time an epoch.
@@ -49,7 +49,7 @@ class Herding:
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
-        passes = whole_number("passes", self.passes, least=1, cure="how often a shuffle is balanced")
+        passes = whole_number("passes", self.passes, least=1, cure="pass how often a shuffle is balanced")
         object.__setattr__(self, "passes", passes)
 
     def init(self, n: int, *, seed: int = 0, rows: npt.ArrayLike | None = None) -> LatestRows:

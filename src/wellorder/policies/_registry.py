@@ -64,7 +64,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(RandomReshuffling, "RR", "RR", "FL-RR", SLATE, AN_ORDER, compared=True),
     Entry(ShuffleOnce, "SO", "SO", "FL-SO", ORANGE, AN_ORDER, compared=True),
     Entry(IncrementalGradient, "IG", "IG", "FL-IG", PLUM, AN_ORDER),
-    Entry(FlipFlop, "FF", "", "", SAGE, AN_ORDER, compared=True),
+    Entry(FlipFlop, "FF", "", "", SAGE, AN_ORDER),
     Entry(NicePermutation, "NP", "NP", "FL-NP", ORANGE, "8·d bytes a unit in the first epoch", "dashed"),
     Entry(Arbitrary, "AP", "AP", "FL-AP", PLUM, "the orders given", "dashed"),
     Entry(WithReplacement, "with replacement", "", "", SLATE, AN_ORDER, "dashed"),
@@ -72,11 +72,11 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(Greedy, "Greedy", "", "", RED, "8·d bytes a unit", "dashed"),
     Entry(GraBProto, "GraB-proto", "GraB-proto", "", INDIGO, "8·d bytes a unit", "dashed"),
     Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", SKY, "2 vectors", "dashed"),
-    Entry(GraB, "GraB", "GraB", "", INDIGO, "3 vectors, 5 bytes a unit", compared=True),
+    Entry(GraB, "GraB", "GraB", "", INDIGO, "3 vectors, 5 bytes a unit"),
     Entry(PairGraB, "PairGraB", "PairGraB", "FL-GraB", SKY, "2 vectors and 5 bytes a unit", compared=True),
-    Entry(CDGraB, "CD-GraB", "", "", CLAY, "workers + 1 vectors and 5 bytes a unit", "dashed"),
+    Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", CLAY, "workers + 1 vectors and 5 bytes a unit", "dashed"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", RED, "rows: 4·k bytes a unit"),
-    Entry(Steering, "Steering", "", "", CLAY, "rows: 4·k bytes a unit"),
+    Entry(Steering, "Steering", "", "", CLAY, "rows: 4·k bytes a unit", compared=True),
 )
 """All policies of the library, in the order in which lists and legends show them."""
 
