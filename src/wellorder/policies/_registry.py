@@ -101,3 +101,14 @@ def entry_named(word: str) -> Entry | None:
     if not isinstance(word, str):
         raise ValueError(f"word={shown(word)}: pass the name of a policy, such as 'PairGraB'")
     return next((e for e in REGISTRY if word.lower() in (e.name.lower(), e.short.lower())), None)
+
+
+def line_of(policy: Policy[Any]) -> dict[str, str]:
+    """How matplotlib draws its line; a stranger's as matplotlib likes.
+
+    >>> from wellorder import Greedy
+    >>> line_of(Greedy())["linestyle"]
+    'dashed'
+    """
+    entry = entry_of(policy)
+    return {} if entry is None else {"color": entry.colour, "linestyle": entry.dash}
