@@ -102,6 +102,11 @@ MUTATIONS = {
         ],
         ["tests/policies/test_latest_rows.py::test_herding_is_basic_br_repeated_from_a_fresh_shuffle"],
     ),
+    "one candidate in four is not looked at": (
+        "_kernels/steer.py",
+        [("((a, x), (b, y), (c, z), (d, w))", "((a, x), (b, y), (c, z))")],
+        ["tests/policies/test_latest_rows.py::test_steering_is_its_transcription_in_lists"],
+    ),
     "seeds need not agree in sign for a verdict": (
         "report/_verdict.py",
         [
