@@ -85,7 +85,8 @@ def plot(table: Table) -> Figure:
     """Order error by epochs for the most workers, and by workers in the last epoch."""
     from matplotlib.figure import Figure  # slow to import
 
-    from wellorder.report._pictures import draw_curves, house_style
+    from wellorder._notebook import house_style
+    from wellorder.report._pictures import draw_curves
     from wellorder.report._style import looks_of
 
     settings = list(dict.fromkeys(table.column("setting").to_pylist()))

@@ -242,7 +242,7 @@ def plot(table: Table, title: str = "") -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from wellorder.report._pictures import house_style, literal
+    from wellorder._notebook import house_style, literal
     from wellorder.report._style import looks_of
 
     with house_style():
@@ -270,7 +270,7 @@ def plot_partition(partition: Partition, labels: npt.ArrayLike, classes: int) ->
     """Who holds what: a stripe for each client, darker where it holds more examples of a label."""
     from matplotlib.figure import Figure
 
-    from wellorder.report._pictures import house_style
+    from wellorder._notebook import house_style
 
     with house_style():
         figure = Figure(figsize=(9.0, 2.6), layout="constrained")

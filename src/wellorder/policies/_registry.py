@@ -9,6 +9,7 @@ from wellorder._arguments import shown
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._cdgrab import CDGraB
+from wellorder.policies._cohorts import BalancedCohorts
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -32,7 +33,7 @@ class Entry:
     clients: str
     """The same for its order of clients; "" where there is none but any order's, FL-AP."""
     colour: str
-    """In every picture; readable on white and on near-black, and told from the others by colour-blind eyes."""
+    """In every picture; readable on white and on near-black, and by colour-blind eyes."""
     memory: str
     """What it keeps from visit to visit, in words."""
     dash: str = "solid"
@@ -77,6 +78,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", CLAY, "workers + 1 vectors and 5 bytes a unit", "dashed"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", RED, "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", CLAY, "rows: 4·k bytes a unit", compared=True),
+    Entry(BalancedCohorts, "balanced cohorts", "", "", RED, "rows: 4·k bytes a unit", "dotted"),
 )
 """All policies of the library, in the order in which lists and legends show them."""
 
@@ -101,3 +103,14 @@ def entry_named(word: str) -> Entry | None:
     if not isinstance(word, str):
         raise ValueError(f"word={shown(word)}: pass the name of a policy, such as 'PairGraB'")
     return next((e for e in REGISTRY if word.lower() in (e.name.lower(), e.short.lower())), None)
+
+
+def line_of(policy: Policy[Any]) -> dict[str, str]:
+    """How matplotlib draws its line; a stranger's as matplotlib likes.
+
+    >>> from wellorder import Greedy
+    >>> line_of(Greedy())["linestyle"]
+    'dashed'
+    """
+    entry = entry_of(policy)
+    return {} if entry is None else {"color": entry.colour, "linestyle": entry.dash}

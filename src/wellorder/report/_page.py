@@ -7,6 +7,7 @@ Any flat table will do (see `_table`): fill a `Page` with the table, the metrics
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -54,7 +55,7 @@ def render(page: Page) -> str:
         "title": page.title, "subtitle": page.subtitle, "headline": page.headline, "command": page.command,
     }  # fmt: skip
     return Template(parts["html"]).substitute(
-        {name: escape(value) for name, value in text.items()},
+        {name: _escaped(value) for name, value in text.items()},
         verdicts="".join(map(_item, page.verdicts)),
         notes="".join(f'<p class="notes">{escape(note)}</p>' for note in page.notes),
         results=_results(page),
@@ -63,10 +64,15 @@ def render(page: Page) -> str:
     )  # fmt: skip
 
 
+def _escaped(text: str) -> str:
+    """Text for HTML in which no line breaks between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|ms|s|min|h)(?:\W|$))", "\N{NO-BREAK SPACE}", escape(text))
+
+
 def _item(verdict: Verdict) -> str:
     colour = {Conclusion.WORTH: "better", Conclusion.COSTLY: "worse", Conclusion.WORSE: "worse"}
     mark = f'<span class="mark {colour.get(verdict.conclusion, "even")}">{verdict.conclusion.value}</span>'
-    said = f"<b>{escape(verdict.policy)}:</b> {escape(verdict.answers)}. "
+    said = f"<b>{escape(verdict.policy)}:</b> {_escaped(verdict.answers)}. "
     return f"<li>{mark}<span>{said}<small>{escape(verdict.text)}</small></span></li>"
 
 

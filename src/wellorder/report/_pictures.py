@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,40 +11,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from wellorder._arguments import instance_of, path_of, shown
+from wellorder._notebook import PICTURES, house_style, literal, picture_file
 from wellorder._saving import write_whole
 from wellorder.report._style import AXES, bands_of, looks_of, shown_range
 from wellorder.report._table import Metric, Table, checked_metric, checked_table, curves, policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
-
-STYLE: dict[Any, Any] = {
-    "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold",
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e8f0",
-    "grid.linewidth": 0.7, "axes.edgecolor": "#94a3b8", "axes.labelcolor": "#334155",
-    "xtick.color": "#475569", "ytick.color": "#475569", "text.color": "#0f172a",
-    "legend.frameon": False, "lines.linewidth": 1.6,
-    "pdf.fonttype": 42, "svg.hashsalt": "wellorder",
-}  # fmt: skip
-
-
-@contextmanager
-def house_style() -> Iterator[None]:
-    """Draw in the house style inside a ``with`` block."""
-    with mpl.rc_context(STYLE):
-        yield
-
-
-def literal(text: str) -> str:
-    r"""Text that matplotlib shows as it stands: no formula between ``$``, no label hidden by a leading ``_``.
-
-    >>> print(literal("a$b$"))
-    a\$b\$
-    """
-    shown = text.replace("$", r"\$")
-    return f"\N{WORD JOINER}{shown}" if shown.startswith("_") else shown
 
 
 def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -> None:
@@ -63,6 +35,8 @@ def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -
         axes.set_ylim(*seen)
     if metric.percent:
         axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+    if x != "seconds":
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
     axes.margins(x=0.01)
 
 
@@ -110,12 +84,10 @@ def costs(table: Table, metric: Metric, title: str = "") -> Figure:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write PNG or PDF, by the suffix of ``path``; whole or not at all, and without the date."""
+    """Write PNG, PDF or SVG, by the suffix of ``path``; whole or not at all, and without the date."""
     instance_of("figure", figure, Figure, "pass a figure, such as picture made")
-    path = path_of("path", path)
-    if path.suffix not in (".png", ".pdf") or not path.parent.is_dir():
-        raise ValueError(f"path={shown(path)}: pass a .png or .pdf file in a folder that exists")
-    dateless: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+    path = picture_file("path", path_of("path", path))
+    dateless: Any = {PICTURES[path.suffix]: None}
     with house_style():
         write_whole(
             path, lambda beside: figure.savefig(beside, dpi=160, metadata=dateless, facecolor="white")
