@@ -338,6 +338,17 @@ def test_plain_symbols_are_kept_from_markdown_and_names_are_left_alone(formulas,
     assert formulas.plain(text) == shown
 
 
+def test_the_theory_page_says_from_when_on_balancing_has_the_smaller_bound():
+    spec = importlib.util.spec_from_file_location("crossing", DOCS / "figures" / "crossing.py")
+    crossing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(crossing)
+    row = re.search(r"^\| ς = 100 \|.*$", (DOCS / "theory.md").read_text(), re.MULTILINE)[0]
+    told = [int(cell.replace(",", "")) for cell in re.findall(r"[\d,]{3,}", row.replace("ς = 100", ""))]
+    assert [f"{crossing.first(n, 100.0):.1e}" for n in crossing.UNITS[1:]] == [
+        f"{epochs:.1e}" for epochs in told
+    ]
+
+
 @pytest.mark.parametrize(("heading", "count"), [("The inventory", 28), ("Slips in the text", 15)])
 def test_every_row_of_the_paper_is_on_the_page_once(heading, count):
     assert list(table_rows(heading)) == [str(number) for number in range(1, count + 1)]
