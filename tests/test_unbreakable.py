@@ -361,6 +361,8 @@ def sharded():
             "size": 8, "seed": 0, "path": None, "threads": 1, "failed": "raise", "progress": False,
         },
         "ordered_shards": lambda: {"survey": found, "seed": 0, "epoch": 1},
+        "expected_error": lambda: {"survey": found, "window": 5},
+        "suggested_window": lambda: {"survey": found, "most": 100},
         "Survey.save": lambda: {"self": found, "path": path},
         "Survey.load": lambda: {"path": path, "row": None, "xy": lambda pair: pair},
         "Survey.check": lambda: {"self": found, "shards": range(4)},
