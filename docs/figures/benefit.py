@@ -1,8 +1,9 @@
-"""Draw docs/assets/benefit-light.svg and -dark.svg, the picture of the README: ``python docs/figures/benefit.py``.
+"""Draw the picture of the README, docs/assets/benefit-light.svg and -dark.svg.
 
-Its data lie beside it. loss.csv: ``python benchmarks/torch_benefit.py fashion-logistic-b16 DATA --examples 20000
---epochs 20 --orders RR features "Steering auto" --rows FILE``, then ``python docs/figures/benefit.py --rows FILE``.
-shards.csv and rounds.csv are rows of the tables in docs/shards.md and docs/federated.md, which name their commands.
+``python docs/figures/benefit.py``. Its data lie beside it. loss.csv is made from what ``python
+benchmarks/torch_benefit.py fashion-logistic-b16 DATA --examples 20000 --epochs 20 --orders RR features
+"Steering auto" --rows FILE`` wrote (``--rows FILE`` here, too); shards.csv and rounds.csv are rows of the
+tables in docs/shards.md and docs/federated.md, which name their commands.
 """
 
 from __future__ import annotations
@@ -18,8 +19,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve().parent
-NAMES = {"RR": "shuffle=True", "features": "ordered, before training", "Steering auto": "ordered, by gradients"}
-INK = {"light": ("#24292f", "#6e7781", "#0969a8", "#c2410c"), "dark": ("#e6edf3", "#9198a1", "#58b4f0", "#ff9d5c")}
+NAMES = {
+    "RR": "shuffle=True",
+    "features": "ordered, before training",
+    "Steering auto": "ordered, by gradients",
+}
+INK = {
+    "light": {
+        "ink": "#24292f",
+        "shuffled": "#6e7781",
+        "ordered": "#0969a8",
+        "before": "#c2410c",
+        "page": "#ffffff",
+    },
+    "dark": {
+        "ink": "#e6edf3",
+        "shuffled": "#9198a1",
+        "ordered": "#58b4f0",
+        "before": "#ff9d5c",
+        "page": "#11161c",
+    },
+}
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -40,10 +60,11 @@ def keep(rows: Path) -> None:
                 out.writerow((row["order"], row["seed"], row["epoch"] + quarter / 4, f"{loss:.4f}"))
 
 
-def losses(axes: Axes, colours: tuple[str, ...]) -> None:
+def losses(axes: Axes, colours: dict[str, str]) -> None:
     """Training loss, mean of the seeds and their range; each value is the mean of an epoch's four looks."""
     rows = read("loss.csv")
-    for (order, name), colour, style in zip(NAMES.items(), colours[1:], (":", "--", "-"), strict=True):
+    looks = ((colours["shuffled"], ":"), (colours["before"], "--"), (colours["ordered"], "-"))
+    for (order, name), (colour, style) in zip(NAMES.items(), looks, strict=True):
         mine = [row for row in rows if row["order"] == order]
         seeds = sorted({row["seed"] for row in mine})
         runs = np.array([[float(row["loss"]) for row in mine if row["seed"] == seed] for seed in seeds])
@@ -55,13 +76,13 @@ def losses(axes: Axes, colours: tuple[str, ...]) -> None:
     axes.legend(frameon=False, fontsize=9)
 
 
-def shards(axes: Axes, colours: tuple[str, ...]) -> None:
+def shards(axes: Axes, colours: dict[str, str]) -> None:
     """Test accuracy by epoch, for data stored by class."""
     rows = read("shards.csv")
     orders = {
-        "random files, shuffle buffer": ("shuffle buffer", colours[1], ":"),
-        "full shuffle": ("full shuffle", colours[3], "--"),
-        "ordered files, steered window": ("ordered files", colours[2], "-"),
+        "random files, shuffle buffer": ("shuffle buffer", colours["shuffled"], ":"),
+        "full shuffle": ("full shuffle", colours["ink"], "--"),
+        "ordered files, steered window": ("ordered files", colours["ordered"], "-"),
     }
     for order, (name, colour, style) in orders.items():
         mine = [row for row in rows if row["order"] == order]
@@ -71,29 +92,44 @@ def shards(axes: Axes, colours: tuple[str, ...]) -> None:
     axes.legend(frameon=False, fontsize=9, loc="lower right")
 
 
-def rounds(axes: Axes, colours: tuple[str, ...]) -> None:
+def rounds(axes: Axes, colours: dict[str, str]) -> None:
     """Rounds to a test accuracy, relative to cohorts drawn anew each round."""
     rows = read("rounds.csv")[::-1]
     ratio = [100 * float(row["ordered"]) / float(row["default"]) for row in rows]
-    axes.barh([row["clients"] for row in rows], ratio, color=colours[2], height=0.62)
-    axes.axvline(100, color=colours[1], lw=2.2, ls=":")
+    axes.barh([row["clients"] for row in rows], ratio, color=colours["ordered"], height=0.62)
+    axes.axvline(100, color=colours["shuffled"], lw=2.2, ls=":")
     for at, value in enumerate(ratio):
-        axes.text(value - 2, at, f"{value:.0f} %", ha="right", va="center", color="white", fontsize=9, weight="bold")
-    axes.set(title="Clients: fewer rounds, if they differ", xlabel="rounds needed, Flower's default = 100 %", xlim=(0, 106))
+        axes.text(
+            value - 2,
+            at,
+            f"{value:.0f} %",
+            ha="right",
+            va="center",
+            color=colours["page"],
+            fontsize=9,
+            weight="bold",
+        )
+    axes.set(
+        title="Clients: fewer rounds, if they differ",
+        xlabel="rounds needed, Flower's default = 100 %",
+        xlim=(0, 106),
+    )
 
 
-def draw(out: Path, ink: tuple[str, ...]) -> None:
+def draw(out: Path, ink: dict[str, str]) -> None:
     """All three, on nothing: the page's own colour shows through."""
     matplotlib.rcParams.update({
-        "svg.hashsalt": "wellorder", "svg.fonttype": "path", "font.size": 10, "text.color": ink[0],
-        "axes.labelcolor": ink[0], "axes.edgecolor": ink[1], "xtick.color": ink[0], "ytick.color": ink[0],
-        "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11, "axes.titleweight": "bold",
+        "svg.hashsalt": "wellorder", "svg.fonttype": "path", "font.size": 10,
+        "axes.spines.top": False, "axes.spines.right": False,
+        "axes.titlesize": 11, "axes.titleweight": "bold",
+        "axes.edgecolor": ink["shuffled"],
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ink["ink"]),
     })  # fmt: skip
     figure = Figure(figsize=(13, 3.7), layout="constrained")
     parts = figure.subplots(1, 3)
     for axes, part in zip(parts, (losses, shards, rounds), strict=True):
         part(axes, ink)
-        axes.grid(alpha=0.18, color=ink[1])
+        axes.grid(alpha=0.18, color=ink["shuffled"])
         axes.set_axisbelow(True)
     figure.savefig(out, transparent=True, metadata={"Date": None})
     print(f"Drawn: {out}")

@@ -142,9 +142,9 @@ def expansion(
     K = whole_number("local_steps", local_steps, least=1)  # noqa: N806
     real_number("step_size", step_size, above=0)
     real_number("smoothness", smoothness, least=0)
-    point, steps = numbers("x", x, cure=f"pass a point of {problem.dim} numbers"), _steps(order)
+    point, steps = numbers("x", x, cure=f"pass a point of the problem's {problem.dim} numbers"), _steps(order)
     if point.shape != (problem.dim,):
-        raise ValueError(f"x of shape {point.shape}: pass a point of {problem.dim} numbers")
+        raise ValueError(f"x of shape {point.shape}: pass a point of the problem's {problem.dim} numbers")
     if len(steps) != problem.n:
         raise ValueError(f"order of {len(steps)} steps: pass one for each of the problem's {problem.n} units")
     if len(steps) % S:
@@ -186,7 +186,9 @@ def _steps(order: npt.ArrayLike) -> Order:
 def _lookup(vectors: Any, steps: Order) -> Lookup:
     if callable(vectors):
         return partial(_looked_up, vectors)
-    rows = block_of(vectors, len(steps), "vectors")
+    rows = block_of(vectors, None, "vectors")
+    if len(rows) != len(steps):
+        raise ValueError(f"order of {len(steps)} steps for {len(rows)} vectors; pass one step for each")
     if isinstance(rows, TensorRows):
         rows = np.asarray(rows.rows.cpu())
     if not isinstance(rows, np.ndarray):

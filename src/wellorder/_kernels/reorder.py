@@ -40,6 +40,8 @@ def permutation_of(order: Any, n: int | None = None) -> Order:
     """Take a permutation of ``n`` units, or of as many as it has."""
     array = array_of("order", order, cure="pass a permutation of the units, a 1-D array")
     size = array.size if n is None else n
+    if n == 0:
+        raise ValueError("vectors of no rows: pass one for each unit")
     if array.ndim != 1 or not is_permutation(array, size):
         raise ValueError(f"order={shown(array)}: pass a permutation of 0..{size - 1}")
     return array

@@ -242,21 +242,21 @@ def plot(table: Table, title: str = "") -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from wellorder.report._pictures import house_style, literal
-    from wellorder.report._style import colours_of
+    from wellorder._notebook import house_style, literal
+    from wellorder.report._style import looks_of
 
     with house_style():
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
         panels = figure.subplots(1, 2)
         for axes, metric in zip(panels, (ACCURACY, TRAIN_LOSS), strict=True):
-            for policy, colour in colours_of(policies_of(table)).items():
+            for policy, (colour, dash) in looks_of(policies_of(table)).items():
                 rounds = curves(table, policy, "round").mean(axis=0)
                 trained = rounds > 0
                 lines = smoothed(curves(table, policy, metric.column)[:, trained])
                 middle, spread = lines.mean(axis=0), lines.std(axis=0)
                 at = rounds[trained]
                 axes.fill_between(at, middle - spread, middle + spread, color=colour, alpha=0.15, lw=0)
-                axes.plot(at, middle, color=colour, label=literal(policy))
+                axes.plot(at, middle, color=colour, linestyle=dash, label=literal(policy))
             axes.set(title=metric.label, xlabel=f"round (moving average of {WINDOW} evaluations)")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_yscale("log")
@@ -270,7 +270,7 @@ def plot_partition(partition: Partition, labels: npt.ArrayLike, classes: int) ->
     """Who holds what: a stripe for each client, darker where it holds more examples of a label."""
     from matplotlib.figure import Figure
 
-    from wellorder.report._pictures import house_style
+    from wellorder._notebook import house_style
 
     with house_style():
         figure = Figure(figsize=(9.0, 2.6), layout="constrained")

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from wellorder._arguments import function, shown
+from wellorder._arguments import function, instance_of, one_of, shown
 from wellorder._clients.availability import Always
 from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
+from wellorder._notebook import axes_for, html_table, plot_series, some_of
 from wellorder._order import Keeps, Order, Policy, describe, keeps_of, policy_of
 from wellorder._saving import load_state, save_state, sweep
 from wellorder.federated._batched_models import Loss
@@ -30,6 +31,10 @@ from wellorder.federated._evaluate import Evaluator
 from wellorder.federated._local_training import cross_entropy
 from wellorder.federated._parameters import layout_of
 from wellorder.federated._round_loop import RoundLoop, Run
+from wellorder.policies._registry import line_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
@@ -40,7 +45,7 @@ Watch = Callable[[int, int, int], None]
 Row = dict[str, float]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
     """What a federated run did."""
 
@@ -62,6 +67,46 @@ class Simulation:
     pseudo-gradients along the way, through up to 1,024 parameters. For `wellorder.theory`."""
     seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
+
+    def plot(
+        self, quantity: str = "", *, x: str = "round", axes: Axes | None = None, label: str = ""
+    ) -> Axes:
+        """Draw a column of the table, on axes of yours or on new ones.
+
+        Parameters
+        ----------
+        quantity
+            A column; the test accuracy if there are test data, else the training loss.
+        x
+            ``"round"`` or ``"epoch"``.
+        axes, label
+            Matplotlib axes to draw on, so that runs can be compared, and what the legend says.
+        """
+        name = self._natural() if isinstance(quantity, str) and not quantity else quantity
+        values = self.table[one_of("quantity", name, tuple(self.table))]
+        along = self.table[one_of("x", x, ("round", "epoch"))]
+        words = instance_of("label", label, str, "pass a line of text") or type(self.policy).__name__
+        drawn, log = axes_for(axes, "Simulation.plot"), not name.endswith("accuracy")
+        plot_series(drawn, along, values, label=words, log=log, **line_of(self.policy))
+        drawn.set(xlabel=x, ylabel=name.replace("_", " "))
+        return drawn
+
+    def __repr__(self) -> str:
+        name = self._natural()
+        first, last = self.table[name][[0, -1]]
+        epochs, clients = self.orders.shape
+        return (
+            f"Simulation: {describe(self.policy)}, {epochs} epochs of {clients} clients; "
+            f"{name.replace('_', ' ')} from {first:.3g} to {last:.3g}"
+        )
+
+    def _repr_html_(self) -> str:
+        known = [name for name, values in self.table.items() if np.isfinite(values).any()]
+        rows = [[float(self.table[name][at]) for name in known] for at in some_of(len(self.table["epoch"]))]
+        return html_table([name.replace("_", " ") for name in known], rows, title=repr(self))
+
+    def _natural(self) -> str:
+        return "test_accuracy" if np.isfinite(self.table["test_accuracy"]).any() else "train_loss"
 
 
 def simulate(

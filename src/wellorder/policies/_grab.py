@@ -76,7 +76,9 @@ class GraB:
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
-        times = whole_number("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
+        times = whole_number(
+            "reorders", self.reorders, least=1, cure="pass how often the epoch's end reorders"
+        )
         object.__setattr__(self, "reorders", times)
 
     def init(self, n: int, *, seed: int = 0) -> GraBState:

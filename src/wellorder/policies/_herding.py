@@ -50,7 +50,7 @@ class Herding:
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
-        passes = whole_number("passes", self.passes, least=1, cure="how often a shuffle is balanced")
+        passes = whole_number("passes", self.passes, least=1, cure="pass how often a shuffle is balanced")
         object.__setattr__(self, "passes", passes)
 
     def init(self, n: int, *, seed: int = 0, rows: npt.ArrayLike | None = None) -> LatestRows:

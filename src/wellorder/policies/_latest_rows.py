@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import array_of, room_for, seed_of
 from wellorder._compiled import jit
+from wellorder._kernels.balance import NO_VECTOR, add_rows
 from wellorder._kernels.signals import dense, not_finite, other_dimension
 from wellorder._order import Order, Remembered, Rows, Signs, frozen, own_state, visit
 
@@ -85,7 +86,7 @@ def fill_in(order: Order, known: Signs, better: Order) -> Order:
 def known_part(state: LatestRows, order: Order) -> tuple[Order, npt.NDArray[np.float64]]:
     """The units of ``order`` that have a row, in its order, and the mean of their rows."""
     part: Order = order if state.known.all() else order[state.known[order] > 0]
-    return part, state.rows.sum(axis=0, dtype=np.float64) / max(len(part), 1)  # unknown rows are zero
+    return part, add_rows(state.rows, NO_VECTOR) / max(len(part), 1)  # unknown rows are zero
 
 
 def _single(block: Rows, name: str) -> Rows:

@@ -65,8 +65,8 @@ def bound(
     most = largest(known)
     if step_size > most * (1 + 1e-12):
         raise ValueError(
-            f"step_size={step_size:g}: nothing is proved for {known.method} above {most:.6g}; "
-            "pass max_step_size(…) or less"
+            f"step_size={step_size:g}: nothing is proved for {known.method} above {most:.6g} with these n, "
+            "dim, smoothness, cohort, local_steps and server_step; pass max_step_size(…) or less"
         )
     left, first, local, order = parts(known, epochs)
     square = step_size**2

@@ -153,7 +153,7 @@ def check_order_errors(
             f"errors of shape {series.shape}: pass finite order errors of 0 or more, one an epoch"
         )
     if slopes.shape != series.shape:
-        raise ValueError(f"gradient_norms of shape {slopes.shape}: pass one for each of {series.size} epochs")
+        raise ValueError(f"gradient_norms of shape {slopes.shape}: pass one for each of {series.size} errors")
     return Check(
         f"order error of {known.method}, squared", known.label, series**2, _right_side(known, series, slopes),
         known.epoch_probability,

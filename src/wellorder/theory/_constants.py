@@ -389,9 +389,9 @@ def least(A: Sequence[float], B: Sequence[float], n: int) -> tuple[float, float]
     A, B = _factors("A", A), _factors("B", B)  # noqa: N806
     check_count("n", n)
     if not all(math.isfinite(value) and value >= 0 for value in (*A, *B)):
-        raise ValueError(f"A={shown(A)}, B={shown(B)}: the theorems need finite constants of 0 or more")
+        raise ValueError(f"A={shown(A)}, B={shown(B)}: pass finite numbers of 0 or more")
     if sum(A) >= 1:
-        raise ValueError(f"A={shown(A)}: the sum is {sum(A):g}, but the theorems need less than 1")
+        raise ValueError(f"A={shown(A)}: the sum is {sum(A):g}, but the theorems need less than 1; pass less")
     if condition(A, B, n) >= 255:
         raise ValueError(
             f"B={shown(B)}: ΣB/(N²(1 − ΣA)) = {condition(A, B, n):g}, but the theorems need less than 255; "

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from wellorder._arguments import instance_of
+from wellorder._notebook import axes_for, html_table, plot_series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What ordering does, costs, and brings: plain numbers, and a page when printed.
 
@@ -57,27 +63,41 @@ class Report:
     ranks: int = 1
     sent: int = 0
 
+    def plot(self, *, axes: Axes | None = None, label: str = "") -> Axes:
+        """Draw the order error of each epoch that was observed, on axes of yours or on new ones."""
+        words = instance_of("label", label, str, "pass a line of text") or self.policy.partition("(")[0]
+        drawn, errors = axes_for(axes, "Report.plot"), self.order_error
+        plot_series(drawn, range(1, len(errors) + 1), errors, label=words, log=True, marker=".")
+        drawn.set(xlabel="observed epoch", ylabel="order error")
+        return drawn
+
+    def __repr__(self) -> str:
+        where = f"epoch {self.epoch}, step {self.step} of {self.steps}"
+        return f"Report: {self.policy}, {self.units} units, {where}"
+
+    def _repr_html_(self) -> str:
+        return html_table([], list(self._lines()), title=repr(self))
+
     def __str__(self) -> str:
-        errors = ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
-        lines = [
-            f"signals      {self.signals}: {self.why}",
-            f"policy       {self.policy}, {self.units} units",
-            f"where        epoch {self.epoch}, step {self.step} of {self.steps}",
-            f"visits       {self.observed} observed, {self.unobserved} without a gradient, "
-            f"{self.not_finite} not finite",
-            f"known        {self.rows}",
-            f"cost         {1e3 * self.seconds_per_step:.3f} ms an observed step, "
-            f"{100 * self.overhead:.1f} % of the time so far, {self.memory / 2**20:.1f} MiB kept",
-            f"order error  {errors}",
-        ]
-        if self.ranks > 1:
-            lines.append(
-                f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
-            )
+        lines = [f"{name:<12} {words}" for name, words in self._lines()]
         if self.coverage:
             width = max(map(len, self.coverage))
             lines += ["parameters", *(f"  {name:<{width}}  {how}" for name, how in self.coverage.items())]
         return "\n".join(lines)
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """What is told, by name."""
+        yield "signals", f"{self.signals}: {self.why}"
+        yield "policy", f"{self.policy}, {self.units} units"
+        yield "where", f"epoch {self.epoch}, step {self.step} of {self.steps}"
+        without = f"{self.unobserved} without a gradient, {self.not_finite} not finite"
+        yield "visits", f"{self.observed} observed, {without}"
+        yield "known", self.rows
+        share = f"{100 * self.overhead:.1f} % of the time so far, {self.memory / 2**20:.1f} MiB kept"
+        yield "cost", f"{1e3 * self.seconds_per_step:.3f} ms an observed step, {share}"
+        yield "order error", ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
+        if self.ranks > 1:
+            yield "ranks", f"{self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
 
 
 def rows_in_words(known: Any, seen_in: int) -> str:
