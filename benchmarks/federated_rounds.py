@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from wellorder import Herding, PairGraB, RandomCohorts, RandomReshuffling
+from wellorder import BalancedCohorts, Herding, PairGraB, RandomCohorts, RandomReshuffling
 from wellorder.federated import (
     Always,
     ClientData,
@@ -56,6 +56,7 @@ METHODS: dict[str, tuple[Any, int]] = {
     "FL-RR": (RandomReshuffling(), 0),
     "FL-GraB": (PairGraB(), 0),
     "Herding": (Herding(), SKETCH),
+    "BalancedCohorts": (BalancedCohorts(COHORT), SKETCH),
 }
 """A policy, and the length of its sketches (0: whole updates)."""
 SPLITS: dict[str, Callable[[Any, int], Partition]] = {

@@ -4,7 +4,7 @@
 Every order trains the same network from the same first weights, through ``ordered(loader, model, policy)``
 and its usual epochs of observation. Told are the training loss at the quarters and at the ends of the last
 five epochs, less RR's of the same seed; the order error by a shuffle's; how long the rows of the epoch's last
-tenth are, by the mean of all (1: no drift); and, with ``--cost``, microseconds an example, rows of 512 numbers.
+tenth are, by the mean of all (1: no drift); with ``--cost``, microseconds an example (512 numbers a row).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_models import LabelledData, Recipe
+
 from wellorder import Herding, RandomReshuffling, Steering
 from wellorder._compiled import jit
 from wellorder._datasets import files
 from wellorder._datasets.networks import lenet, logistic
 from wellorder._order import frozen, rng, shuffled
-from wellorder.experiments._tasks.networks import LabelledData, Recipe, loader_of, look
 from wellorder.policies._latest_rows import LatestRows, known_part
 from wellorder.torch import ordered
 
@@ -65,7 +69,7 @@ class Variant(Steering):
 @jit
 def _chosen(rows, window, candidates, criterion, tail, together, seed):  # type: ignore[no-untyped-def]
     """Places in the order in which they are chosen."""
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - compiled
     n, dim = rows.shape
     held = np.arange(min(window, n))
     filled, coming, out = len(held), len(held), np.empty(n, np.int64)
@@ -79,10 +83,12 @@ def _chosen(rows, window, candidates, criterion, tail, together, seed):  # type:
         if (draining and tail == 1) or (not draining and tail == 3):
             looks = 1
         least = np.inf
-        for look in range(looks):
+        for turn in range(looks):
             for i in range(count):
                 while True:  # without replacement inside a batch
-                    at = look if looks == filled and count == 1 else np.random.randint(filled)
+                    at = np.random.randint(filled)  # noqa: NPY002 - compiled
+                    if looks == filled and count == 1:
+                        at = turn
                     if not (tried[:i] == at).any():
                         break
                 tried[i] = at
@@ -163,7 +169,7 @@ def run(folder: str, job: tuple[str, str, int]) -> dict[str, Any]:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=recipe.step_size, momentum=recipe.momentum, weight_decay=recipe.weight_decay
     )
-    loader = ordered(loader_of(recipe, data), model, ORDERS[order], seed=seed)
+    loader = ordered(data.loader(recipe.batch), model, ORDERS[order], seed=seed)
     losses: list[list[float]] = []
     start, steps = time.process_time(), len(loader)
     for epoch in range(epochs):
@@ -173,7 +179,7 @@ def run(folder: str, job: tuple[str, str, int]) -> dict[str, Any]:
             functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             if epoch >= epochs - 5 and 4 * step // steps > 4 * (step - 1) // steps:
-                found.append(look(model, looked_at)["loss"])
+                found.append(looked_at.look(model)["loss"])
         losses.append(found)
     told: dict[str, Any] = {"setting": setting, "order": order, "seed": seed, "losses": losses[-5:]}
     told["cpu_seconds"] = round(time.process_time() - start, 1)
@@ -191,16 +197,19 @@ def table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         by[row["setting"]][row["order"]][row["seed"]] = row
     for setting, orders in by.items():
-        print(f"\n{setting}\n{'':22}{'quarters':>9}{'- RR':>16}{'ends':>8}{'- RR':>16}{'error':>8}{'end ‖z‖':>9}")
+        titles = f"{'quarters':>9}{'less RR':>17}{'ends':>9}{'less RR':>17}{'error':>8}{'end':>8}"
+        print(f"\n{setting:22}{titles}")
         for order, runs in orders.items():
             quarters, ends = ({s: float(np.mean(np.array(r["losses"])[:, at])) for s, r in runs.items()}
                               for at in (slice(None), 3))  # fmt: skip
-            plain = orders["RR"]
+            plain = orders.get("RR", {})
             line = f"{order:22}"
             for own, at in ((quarters, slice(None)), (ends, slice(3, None))):
-                less = [v - np.mean(np.array(plain[s]["losses"])[:, at]) for s, v in own.items() if s in plain]
+                base = {s: np.mean(np.array(run["losses"])[:, at]) for s, run in plain.items()}
+                less = [v - base[s] for s, v in own.items() if s in base]
                 spread = np.std(less, ddof=1) / len(less) ** 0.5 if len(less) > 1 else 0.0
-                line += f"{np.mean(list(own.values())):9.4f}{np.mean(less):+9.4f} ±{spread:.4f}"
+                line += f"{np.mean(list(own.values())):9.4f}"
+                line += f"{np.mean(less):+9.4f} ±{spread:.4f}" if less else f"{'–':>17}"
             for name in ("error", "last_tenth"):
                 found = [r[name] for r in runs.values() if name in r]
                 line += f"{np.mean(found):8.3f}" if found else f"{'–':>8}"
@@ -231,21 +240,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cost", action="store_true", help="time the making of orders")
-    parser.add_argument("--rows", help="write every run to this file, as JSON lines; those there are not rerun")
+    parser.add_argument("--rows", type=Path, help="add every run to this file; those in it are not run again")
     options = parser.parse_args()
     jobs = [(s, o, seed) for s in options.settings for seed in range(options.seeds) for o in options.orders]
     rows: list[dict[str, Any]] = []
-    if options.rows:
-        with open(options.rows, "a+", encoding="utf-8") as file:
-            file.seek(0)
-            rows = [json.loads(line) for line in file]
+    if options.rows and options.rows.exists():
+        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     done = {(row["setting"], row["order"], row["seed"]) for row in rows}
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         left = [job for job in jobs if job not in done]
         for row in pool.imap_unordered(partial(run, options.data), left):
             rows.append(row)
             if options.rows:
-                with open(options.rows, "a", encoding="utf-8") as file:
+                with options.rows.open("a") as file:
                     print(json.dumps(row), file=file)
     place = {job: at for at, job in enumerate(jobs)}
     rows = [row for row in rows if (row["setting"], row["order"], row["seed"]) in place]

@@ -124,7 +124,7 @@ POLICIES = [
     wellorder.Arbitrary([[0, 1, 2, 3]] * 3), wellorder.FlipFlop(), GraB(), GraBProto(), Greedy(), Herding(),
     wellorder.IncrementalGradient(), NicePermutation(2), PairGraB(), wellorder.PairGraBProto(), RandomReshuffling(),
     wellorder.ShuffleOnce(), Steering(), wellorder.WithReplacement(), wellorder.CDGraB(2),
-    wellorder.RandomCohorts(2),
+    wellorder.RandomCohorts(2), wellorder.BalancedCohorts(2),
 ]  # fmt: skip
 
 CALLS = {
@@ -138,6 +138,7 @@ CALLS = {
     "wellorder.NicePermutation": lambda: {"passes": 2, "rule": Deterministic()},
     "wellorder.CDGraB": lambda: {"workers": 2, "rule": Deterministic()},
     "wellorder.RandomCohorts": lambda: {"cohort": 2},
+    "wellorder.BalancedCohorts": lambda: {"cohort": 2, "newest": 0.5},
     "wellorder.Steering": lambda: {"window": 3, "candidates": 2},
     **{f"wellorder.{type(p).__name__}.{verb}": call for p in POLICIES for verb, call in verbs(p).items()},
     "wellorder.FlipFlop": dict,

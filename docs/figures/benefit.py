@@ -25,8 +25,20 @@ NAMES = {
     "Steering auto": "ordered, by gradients",
 }
 INK = {
-    "light": {"ink": "#24292f", "shuffled": "#6e7781", "ordered": "#0969a8", "before": "#c2410c"},
-    "dark": {"ink": "#e6edf3", "shuffled": "#9198a1", "ordered": "#58b4f0", "before": "#ff9d5c"},
+    "light": {
+        "ink": "#24292f",
+        "shuffled": "#6e7781",
+        "ordered": "#0969a8",
+        "before": "#c2410c",
+        "page": "#ffffff",
+    },
+    "dark": {
+        "ink": "#e6edf3",
+        "shuffled": "#9198a1",
+        "ordered": "#58b4f0",
+        "before": "#ff9d5c",
+        "page": "#11161c",
+    },
 }
 
 
@@ -88,7 +100,14 @@ def rounds(axes: Axes, colours: dict[str, str]) -> None:
     axes.axvline(100, color=colours["shuffled"], lw=2.2, ls=":")
     for at, value in enumerate(ratio):
         axes.text(
-            value - 2, at, f"{value:.0f} %", ha="right", va="center", color="white", fontsize=9, weight="bold"
+            value - 2,
+            at,
+            f"{value:.0f} %",
+            ha="right",
+            va="center",
+            color=colours["page"],
+            fontsize=9,
+            weight="bold",
         )
     axes.set(
         title="Clients: fewer rounds, if they differ",
@@ -101,7 +120,8 @@ def draw(out: Path, ink: dict[str, str]) -> None:
     """All three, on nothing: the page's own colour shows through."""
     matplotlib.rcParams.update({
         "svg.hashsalt": "wellorder", "svg.fonttype": "path", "font.size": 10,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11, "axes.titleweight": "bold",
+        "axes.spines.top": False, "axes.spines.right": False,
+        "axes.titlesize": 11, "axes.titleweight": "bold",
         "axes.edgecolor": ink["shuffled"],
         **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ink["ink"]),
     })  # fmt: skip

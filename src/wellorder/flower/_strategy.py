@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from wellorder._arguments import one_of, path_of, real_number, seed_of, shown, whole_number
 from wellorder._clients.federation import Federation, Visit
 from wellorder._clients.heterogeneity import expectation
+from wellorder._clients.queue import check_cohort
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Signal, odd_ones, shape_of
 from wellorder._order import Policy, policy_of
@@ -486,6 +487,7 @@ def _check_settings(
     for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
         whole_number(name, count, least=1, cure="pass a number of clients")
     real_number("server_step", server_step, above=0)
+    check_cohort(policy_of(policy), cohort)
     if policy_of(policy).needs.at_start(0):
         raise ValueError(
             f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "

@@ -9,6 +9,7 @@ from wellorder._arguments import shown
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._cdgrab import CDGraB
+from wellorder.policies._cohorts import BalancedCohorts
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -77,6 +78,7 @@ REGISTRY: tuple[Entry, ...] = (
     Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", CLAY, "workers + 1 vectors and 5 bytes a unit", "dashed"),
     Entry(Herding, "Herding", "Herding", "FL-Herding", RED, "rows: 4·k bytes a unit"),
     Entry(Steering, "Steering", "", "", CLAY, "rows: 4·k bytes a unit", compared=True),
+    Entry(BalancedCohorts, "balanced cohorts", "", "", RED, "rows: 4·k bytes a unit", "dotted"),
 )
 """All policies of the library, in the order in which lists and legends show them."""
 
