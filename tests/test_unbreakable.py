@@ -432,9 +432,7 @@ def experiments():
 
     from wellorder.experiments import (
         Config,
-        LabelledData,
         NetworkTask,
-        Recipe,
         Settings,
         compare,
         problem_task,
@@ -448,8 +446,9 @@ def experiments():
     }  # fmt: skip
     done = compare(task, Config(**config), out="done")
     x, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
-    recipe, settings = Recipe(lambda: torch.nn.Linear(3, 2), 0.1), Settings(0.1, 2)
-    network = NetworkTask("own", "own", recipe, lambda: LabelledData(x, y, x, y), epochs=1)
+    network, settings = NetworkTask(lambda: torch.nn.Linear(3, 2), (x, y), epochs=1), Settings(0.1, 2)
+    with Path("table.csv").open("w") as table:
+        table.write("a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 3}\n" for i in range(30)))
     folder, cell = done.folder, done.table.slice(0, 3)
     search = two_stage(lambda grid: [abs(np.log10(value) + 1.4) for value in grid])
     return {
@@ -457,7 +456,7 @@ def experiments():
         "Config.from_given": lambda: {"data": {"epochs": 3, "policies": ["RR"]}},
         "Config ": lambda: {**config, "policies": ("RR", "GraB")},
         "compare": lambda: {"task": task, "config": Config(**config), "out": None, "jobs": 1, "resume": False,
-                            "watch": None},
+                            "watch": None, "executor": None, "progress": True},
         "Settings": lambda: {"step_size": 0.1, "epochs": 2, "cohort": 1, "local_steps": 1, "server_step": 1.0},
         "Settings.check": lambda: {"self": settings, "n": 4},
         "problem_task": lambda: {"problem": quadratics(4), "step_size": 0.1, "epochs": 2, "name": "own"},
@@ -468,15 +467,16 @@ def experiments():
         "ProblemTask.check": lambda: {"self": task, "settings": settings},
         "ProblemTask.train": lambda: {"self": task, "policy": GraB(), "seed": 0, "settings": settings},
         "ProblemTask.warm_up": lambda: {"self": task, "policy": GraB(), "seed": 0, "settings": settings},
-        "LabelledData": lambda: {"x": x, "y": y, "test_x": x, "test_y": y},
-        "LabelledData.to": lambda: {"self": LabelledData(x, y, x, y), "device": "cpu", "examples": 2},
         "NetworkTask": lambda: {
-            "name": "own", "title": "own", "recipe": recipe, "load": lambda: LabelledData(x, y, x, y), "epochs": 1,
-            "examples": 2, "device": "cpu", "find": None, "metrics": network.metrics,
+            "model": network.model, "data": (x, y), "loss": network.loss, "optimizer": network.optimizer, "scheduler": None,
+            "batch_size": 2, "test": 0.25, "test_metrics": {"zero": lambda output, labels: 0.0}, "epochs": 1, "device": "cpu",
+            "name": "own", "title": "own", "step": None, "scheduler_steps": "batch", "workers": 0, "collate": None,
+            "command": ("own.py:task",),
         },
         "NetworkTask.check": lambda: {"self": network, "settings": settings},
         "NetworkTask.train": lambda: {"self": network, "policy": GraB(), "seed": 0, "settings": settings},
-        "Recipe": lambda: {"model": recipe.model, "step_size": 0.1, "batch": 2, "momentum": 0.9, "weight_decay": 0.0},
+        "NetworkTask.check_policy": lambda: {"self": network, "policy": GraB()},
+        "NetworkTask.warm_up": lambda: {"self": network, "policy": GraB(), "seed": 0, "settings": settings},
         "RunFolder": lambda: {"path": folder.path},
         "RunFolder.claimed": lambda: {"path": folder.path, "resume": True},
         "RunFolder.start": lambda: {"path": folder.path, "resume": True},
@@ -490,6 +490,10 @@ def experiments():
         "Search.from_data": lambda: {"data": search.as_data()},
         "publish": lambda: {"done": done},
         "summary": lambda: {"done": done},
+        "table_task": lambda: {
+            "path": "table.csv", "label": "y", "kind": "classification", "model": "mlp", "drop": ("b",), "batch_size": 4,
+            "test": 0.2, "epochs": 2,
+        },
         "task_of": lambda: {"name": "quadratics", "folder": None, "download": False},
         "two_stage": lambda: {"losses": lambda grid: [1.0 for _ in grid], "coarse": (0.1, 1.0)},
     }  # fmt: skip

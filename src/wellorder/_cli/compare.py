@@ -195,8 +195,8 @@ class Wish:
     def _table(self) -> Task:
         if self.given is not None or self.option not in (None, "classification", "regression"):
             raise ValueError(
-                f"--data {self.data} with {self.given or f'--task {self.option}'}: a table is a task of its own; "
-                "leave the name out, or pass --task classification or regression"
+                f"--data {self.data} with {self.given or f'--task {self.option}'}: a table is a task of its "
+                "own; leave the name out, or pass --task classification or regression"
             )
         if self.label is None:
             raise ValueError(f"--data {self.data} needs --label: the column to predict")

@@ -177,8 +177,8 @@ def resolve(task: Task | str, config: Config) -> ComparisonPlan:
         lacking = [what for what in asks_of(policy) if what not in getattr(chosen, "knows", ())]
         if lacking:
             raise ValueError(
-                f"policy {label}: {chosen.name} does not tell the {' and '.join(lacking)} of all its examples "
-                "before training; leave it out, or pass the data as (x, y)"
+                f"policy {label}: {chosen.name} does not tell the {' and '.join(lacking)} of all its "
+                "examples before training; leave it out, or pass the data as (x, y)"
             )
     return ComparisonPlan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings

@@ -17,6 +17,7 @@ from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import machine, versions
 from wellorder.experiments._names import named_policies, policy_of
 from wellorder.experiments._tasks import TASKS
+from wellorder.experiments._tuning import plot as tuning_curves
 from wellorder.report._page import Page, render
 from wellorder.report._pictures import costs, picture, save_picture
 from wellorder.report._table import curves
@@ -24,7 +25,10 @@ from wellorder.report._verdict import Kind, final_values, headline
 
 
 def publish(done: Comparison) -> Path:
-    """Write ``summary.json``, ``overview.png``, ``costs.png`` and ``report.html`` into the run's folder."""
+    """Write ``summary.json``, ``report.html`` and the pictures into the run's folder.
+
+    The pictures are ``overview.png``, ``costs.png`` and, where step sizes were searched, ``tuning.png``.
+    """
     instance_of("done", done, Comparison, "pass what compare returned")
     if done.folder is None:
         raise ValueError("done: this comparison was kept in no folder; pass out=... to compare")
@@ -32,6 +36,8 @@ def publish(done: Comparison) -> Path:
     write_text(path / "summary.json", json.dumps(summary(done), indent=2, ensure_ascii=False))
     save_picture(picture(done.table, metrics, done.plan.task.title), path / "overview.png")
     save_picture(costs(done.table, metrics[0], done.plan.task.title), path / "costs.png")
+    if done.searches:
+        save_picture(tuning_curves(done.searches, metrics[0]), path / "tuning.png")
     write_text(path / "report.html", render(page_of(done)))
     return path / "report.html"
 
@@ -59,6 +65,10 @@ def summary(done: Comparison) -> dict[str, Any]:
         "final": finals,
         "step_sizes": done.step_sizes,
         "searches": {label: search.note for label, search in done.searches.items()},
+        "tuning": {
+            label: [[size, _finite(value)] for size, value in zip(*search.curve(), strict=True)]
+            for label, search in done.searches.items()
+        },
     }  # fmt: skip
 
 
@@ -88,6 +98,7 @@ def page_of(done: Comparison) -> Page:
 
 def _notes(done: Comparison) -> list[str]:
     found = [f"{label}: {search.note}." for label, search in done.searches.items()]
+    found += ["tuning.png shows the final value for every step size tried."] if found else []
     mixed = done.folder.mixed() if done.folder is not None else ""
     return [*found, mixed] if mixed else found
 

@@ -102,8 +102,10 @@ def examples_of(name: str, data: Any, batch_size: int, *, workers: int = 0, coll
         data = data()
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset) or data.batch_size is None:
-            raise ValueError(f"{name}: this DataLoader cuts its own batches; pass one with a batch_size over a "
-                             "map-style data set")  # fmt: skip
+            raise ValueError(
+                f"{name}: this DataLoader cuts its own batches; pass one with a batch_size, over a map-style "
+                "data set"
+            )
         return Examples(data, *_known(data.dataset))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(p, "__len__") for p in data):
         x, y = _tensor(f"{name}[0]", data[0]), _tensor(f"{name}[1]", data[1])

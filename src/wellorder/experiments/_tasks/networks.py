@@ -126,9 +126,10 @@ class NetworkTask:
         function("loss", self.loss, "of the model's output and the labels")
         function("optimizer", self.optimizer, "from the parameters to an optimizer")
         for what, does in (
-            ("scheduler", "from the optimizer to a scheduler"), ("step", "of the model, a batch and the optimizer"),
+            ("scheduler", "from the optimizer to a scheduler"),
+            ("step", "of the model, a batch and the optimizer"),
             ("collate", "from examples to a batch"),
-        ):  # fmt: skip
+        ):
             if getattr(self, what) is not None:
                 function(what, getattr(self, what), does)
         for what, least in (("batch_size", 1), ("epochs", 1), ("workers", 0)):
@@ -287,7 +288,7 @@ class NetworkTask:
     @cached_property
     def _classes(self) -> bool:
         """Whether labels are classes; a batch goes through a new model, so that mistakes are told at once."""
-        with aside(self.device):
+        with aside(self.device), torch.enable_grad():
             return self._tried(self._new_model(), self._data[0].to(self.device).first_batch())
 
     def _new_model(self) -> nn.Module:
@@ -355,19 +356,22 @@ class NetworkTask:
             )
         settings.check(2)
 
+    def _check_run(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
+        self._check_settings(settings)
+        policy_of(policy)
+        whole_number("seed", seed, least=0)
+        self._facts, self._classes  # noqa: B018  (as `check` does, for those who did not call it)
+
     def warm_up(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
         """Train on a few batches, which nobody records: compilation is no cost of training."""
-        self._check_settings(settings)
+        self._check_run(policy, seed, settings)
         data, _ = self._split(seed)
         few = data.part(range(min(len(data), WARM * data.batch_size)))
         for _ in self._trained(policy, seed, settings.step_size, 2, few, None):
             pass
 
     def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
-        self._check_settings(settings)
-        policy_of(policy)
-        whole_number("seed", seed, least=0)
-        self._facts  # noqa: B018
+        self._check_run(policy, seed, settings)
         yield from self._trained(policy, seed, settings.step_size, settings.epochs, *self._split(seed))
 
     def _trained(

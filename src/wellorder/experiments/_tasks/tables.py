@@ -126,10 +126,10 @@ def network(inputs: int, outputs: int, hidden: bool) -> nn.Module:
 def _columns(file: Path) -> Columns:
     """The columns of a file, by name; nothing in it is ever run or unpickled."""
     readers = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}
-    if file.suffix.lower() not in readers:
-        raise ValueError(f"{file.name} is no table that can be read; pass a .csv, a .parquet or an .npz")
     if not file.is_file():
         raise FileNotFoundError
+    if file.suffix.lower() not in readers:
+        raise ValueError(f"{file.name} is no table that can be read; pass a .csv, a .parquet or an .npz")
     try:
         found = readers[file.suffix.lower()](file)
     except (pa.ArrowException, zipfile.BadZipFile, EOFError, ValueError) as error:
@@ -142,7 +142,7 @@ def _columns(file: Path) -> Columns:
 
 
 def _csv(file: Path) -> Columns:
-    return _of_arrow(pa.csv.read_csv(file))
+    return _of_arrow(pa.csv.read_csv(file, convert_options=pa.csv.ConvertOptions(strings_can_be_null=True)))
 
 
 def _parquet(file: Path) -> Columns:
@@ -209,11 +209,13 @@ def _missing(name: str, count: int, row: int) -> ValueError:
 
 
 def _first_odd(values: npt.NDArray[Any]) -> tuple[int, Any]:
-    """The first row, counted from 1, with a missing value; else the first with its text."""
-    for row, value in enumerate(values, 1):
-        if value is None:
-            return row, None
-    return 1, values[0].item() if isinstance(values[0], np.generic) else values[0]
+    """The first row, counted from 1, whose value is missing (None) or no number, and that value."""
+    for row, value in enumerate(values.tolist(), 1):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return row, value
+    return 1, values.tolist()[0]
 
 
 def _labels(name: str, values: npt.NDArray[Any], kind: str | None) -> tuple[npt.NDArray[Any], int]:
@@ -250,8 +252,8 @@ def _labels(name: str, values: npt.NDArray[Any], kind: str | None) -> tuple[npt.
 
 def _no_label(name: str, count: int, row: int) -> ValueError:
     return ValueError(
-        f"label={name!r} is missing in {count} row{'s' * (count > 1)}, the first is row {row} (not counting the "
-        "header); delete rows without a label"
+        f"label={name!r} is missing in {count} row{'s' * (count > 1)}, the first is row {row} (not counting "
+        "the header); delete rows without a label"
     )
 
 
