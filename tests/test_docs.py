@@ -25,7 +25,7 @@ NEEDS = {
     "shards.md": "torch",
     "federated.md": "torch",
     "flower.md": "flwr",
-    "compare.md": "pyarrow",
+    "compare.md": "torch",
 }
 """Pages whose examples need a package that not everybody installs."""
 
