@@ -14,44 +14,25 @@ import json
 import multiprocessing
 import os
 import queue
+import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_models import LabelledData, Recipe
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, Steering, features
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
-from wellorder.experiments._tasks.network_data import Gather, Places
 from wellorder.torch import ordered
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A network, and how it is trained."""
-
-    model: Callable[[], nn.Module]
-    step_size: float
-    batch: int = 16
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-
-
-@dataclass(frozen=True)
-class LabelledData:
-    """Inputs and labels to train on, and to test on, on one device."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
 
 
 @dataclass(frozen=True)
@@ -106,24 +87,7 @@ def data_of(options: argparse.Namespace, setting: Setting) -> LabelledData:
         (torch.tensor(i).float() / 255 - mean) / std for i in (data.train_images[kept], data.test_images)
     )
     labels = torch.tensor(data.train_labels[kept]), torch.tensor(data.test_labels)
-    return LabelledData(*(part.to(options.device) for part in (x, labels[0], test, labels[1])))
-
-
-def loader_of(recipe: Recipe, data: LabelledData) -> DataLoader[Any]:
-    """Shuffled batches of the training data, each gathered in one go where the data lie."""
-    places: Any = Places(len(data.x))
-    return DataLoader(places, recipe.batch, shuffle=True, collate_fn=Gather(data.x, data.y))
-
-
-def look(model: nn.Module, data: LabelledData) -> dict[str, float]:
-    """Loss on the training data (infinite once diverged) and accuracy on the test data."""
-    model.eval()
-    with torch.no_grad():
-        outputs = torch.cat([model(part) for part in data.x.split(4096)])
-        loss = float(functional.cross_entropy(outputs, data.y).nan_to_num(float("inf")))
-        guesses = torch.cat([model(part).argmax(1) for part in data.test_x.split(4096)])
-    model.train()
-    return {"loss": loss, "test_accuracy": float((guesses == data.test_y).float().mean())}
+    return LabelledData(x, labels[0], test, labels[1]).to(options.device)
 
 
 class Training:
@@ -142,7 +106,7 @@ class Training:
             model = self.model if how.pop("model", False) else None
             inputs = None if how["rows"] == "labels" else functional.adaptive_avg_pool2d(data.x, 8)
             how["rows"] = features(inputs, data.y)
-        loader = loader_of(recipe, data)
+        loader = data.loader(recipe.batch)
         self.loader: Any = ordered(loader, model, policy, seed=seed, **how)
 
     def epoch(self, looks: int = 0) -> list[dict[str, float]]:
@@ -154,7 +118,7 @@ class Training:
             functional.cross_entropy(self.model(x), y).backward()
             self.optimizer.step()
             if step in at:
-                found.append(look(self.model, self.data))
+                found.append(self.data.look(self.model))
         return found
 
 
@@ -204,7 +168,7 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     part = replace(data, x=data.x[:TIMED], y=data.y[:TIMED])
     runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in options.orders}
     plain = Training(setting, part, "RR", 0)
-    plain.loader = loader_of(setting.recipe, part)
+    plain.loader = part.loader(setting.recipe.batch)
     times: dict[str, dict[str, list[float]]] = {}
     for turn in range(8):
         for order, run in (("shuffle=True", plain), *runs.items()):

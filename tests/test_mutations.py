@@ -102,6 +102,16 @@ MUTATIONS = {
         ],
         ["tests/policies/test_latest_rows.py::test_herding_is_basic_br_repeated_from_a_fresh_shuffle"],
     ),
+    "seeds need not agree in sign for a verdict": (
+        "report/_verdict.py",
+        [
+            (
+                "if max((differences > 0).sum(), (differences < 0).sum()) < agreeing * len(differences):",
+                "if len(differences) < agreeing:",
+            )
+        ],
+        ["tests/report/test_verdict.py::test_seeds_must_agree_in_sign"],
+    ),
 }
 
 

@@ -49,7 +49,7 @@ def without(package, code):
     [
         ("pyarrow", "import wellorder.experiments", "wellorder.experiments", "experiments"),
         ("matplotlib", "from wellorder.report import picture", "wellorder.report.picture", "experiments"),
-        ("plotly", "from wellorder.experiments import publish", ".publish", "experiments"),
+        ("matplotlib", "from wellorder.experiments import publish", ".publish", "experiments"),
         ("torch", "from wellorder.experiments import NetworkTask", ".NetworkTask", "torch,experiments"),
     ],
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from wellorder import audit
 from wellorder._cli.display import console, refusing
+from wellorder._notebook import picture_file
 from wellorder.experiments._named_object import made_object, named_object
 
 EXAMPLE = "train.py:loader"
@@ -32,7 +33,7 @@ def command(
         bool, typer.Option("--set-epoch", help="Call set_epoch before each epoch, as training should.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw into this SVG file how far the order strays.")
+        Path | None, typer.Option(help="Draw how far the order strays: a .png, .pdf or .svg.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else.")
@@ -41,15 +42,15 @@ def command(
     """Say how the order of a loader compares with a full shuffle of the same examples.
 
     FILE.py:NAME (or MODULE:NAME) is where the loader is: anything that gives batches, or a function of no
-    arguments that makes one. For example: wellorder audit train.py:loader --epochs 3 --plot shuffle.svg
+    arguments that makes one. For example: wellorder audit train.py:loader --epochs 3 --plot shuffle.png
 
     It is iterated as training would do it; nothing is trained, and random states are put back.
 
     Exit codes: 0 done, 1 writing failed, 2 bad input, 130 interrupted.
     """
     with refusing("nothing was written"):
-        if plot is not None and (plot.suffix.lower() != ".svg" or not plot.parent.is_dir()):
-            raise ValueError(f"--plot {plot}: pass a name that ends in .svg, in a folder that exists")
+        if plot is not None:
+            picture_file("--plot", plot)
         found = made_object(named_object(loader, EXAMPLE), loader, "a loader", _is_loader)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="audit: ")  # the result says it, too
@@ -61,7 +62,9 @@ def command(
                 before_epoch=_setter(found) if set_epoch else None,
             )
         if plot is not None:
-            result.plot(plot)
+            from wellorder.report._pictures import save_picture  # slow to import
+
+            save_picture(cast(Any, result.plot().figure), plot)
     if as_json:
         typer.echo(result.to_json())
         return

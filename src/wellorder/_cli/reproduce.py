@@ -205,15 +205,15 @@ class Whereabouts:
     """Where a long run is: a bar of rounds on a terminal, elsewhere a line now and then on standard error."""
 
     def __init__(self, title: str, epochs: int, *, quiet: bool) -> None:
-        self.progress, self.epochs, self.done = bar(), epochs, 0
+        self.progress, self.epochs = bar(), epochs
         self.task = self.progress.add_task(title, total=None)
         self.lines = not quiet and not sys.stderr.isatty()
         self.began = self.said = time.perf_counter()
         self.seen = 0
 
-    def round(self, turn: int, rounds: int) -> None:
-        """A round of the running epoch is done."""
-        at, total = self.done * rounds + turn, self.epochs * rounds
+    def round(self, done: int, turn: int, rounds: int) -> None:
+        """After ``done`` epochs, ``turn`` of the next one's rounds are done."""
+        at, total = done * rounds + turn, self.epochs * rounds
         self.progress.update(self.task, completed=at, total=total)
         self.seen += 1
         now = time.perf_counter()
@@ -221,10 +221,6 @@ class Whereabouts:
             left = (now - self.began) / self.seen * (total - at)
             typer.echo(f"round {at} of {total}, about {left / 60:.0f} minutes left", err=True)
             self.said = now
-
-    def epoch(self, epochs: int, _: list[dict[str, float]]) -> None:
-        """An epoch is done, and the checkpoint written."""
-        self.done = epochs
 
 
 def _one_thread() -> None:
@@ -248,9 +244,7 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
             found = figures.dataset_of(config, files.data, download=files.download)
             where = Whereabouts(f"{config.model} on {config.dataset}: rounds", config.epochs, quiet=as_json)
             with displayed(where.progress, quiet=as_json):
-                done = figures.run(
-                    config, found, files.out, resume=files.resume, progress=where.epoch, watch=where.round
-                )
+                done = figures.run(config, found, files.out, resume=files.resume, watch=where.round)
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
         report = figures.publish(done, found)

@@ -15,19 +15,25 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wellorder._arguments import flag, instance_of, path_of, shown, whole_number
+from wellorder._arguments import flag, instance_of, one_of, path_of, shown, whole_number
+from wellorder._notebook import axes_for, house_style, html_table, literal
 from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import RunFolder
 from wellorder.experiments._pool import EpochRow, Job, JobEvent, work_off
 from wellorder.experiments._progress import LiveWatch, displayed
 from wellorder.experiments._tasks import Task
 from wellorder.experiments._tuning import Search, two_stage
-from wellorder.report._table import Table, joined, table_of
-from wellorder.report._verdict import Verdict, final_values, verdicts
+from wellorder.report._style import AXES
+from wellorder.report._table import Table, curves, joined, table_of
+from wellorder.report._table import number as in_digits
+from wellorder.report._verdict import Verdict, final_values, headline, verdicts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Runner = Callable[[Sequence[Job]], Iterator[JobEvent]]
 """Works off jobs, here or elsewhere, and tells what they said."""
@@ -57,7 +63,7 @@ class Silent:
         pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The answer: the whole table, the verdicts (best first), and how step sizes were found."""
 
@@ -67,6 +73,45 @@ class Comparison:
     step_sizes: dict[str, float]
     searches: dict[str, Search]
     folder: RunFolder | None
+
+    def plot(self, metric: str = "", *, x: str = "epoch", axes: Axes | None = None) -> Axes:
+        """Draw a metric of all policies, on axes of yours or on new ones: medians, and the seeds' range.
+
+        Parameters
+        ----------
+        metric
+            A column of the table; the judged one if none is named.
+        x
+            ``"epoch"``, ``"gradients"`` or ``"seconds"``.
+        axes
+            Matplotlib axes to draw on.
+        """
+        known = {m.column: m for m in self.plan.task.metrics}
+        name = self.plan.metric.column if isinstance(metric, str) and not metric else metric
+        chosen = known[one_of("metric", name, tuple(known))]
+        along = one_of("x", x, tuple(AXES))
+        drawn = axes_for(axes, "Comparison.plot")
+        from wellorder.report._pictures import draw_curves  # slow to import
+
+        with house_style():
+            draw_curves(drawn, self.table, chosen, x=along)
+            drawn.set(xlabel=AXES[along], ylabel=literal(chosen.label))
+            drawn.legend()
+        return drawn
+
+    def __repr__(self) -> str:
+        return f"Comparison: {self.plan.task.title}. {headline(self.verdicts, self.plan.baseline)}"
+
+    def _repr_html_(self) -> str:
+        metrics = self.plan.task.metrics
+        judged = {v.policy: (v.conclusion.value, v.answers) for v in self.verdicts}
+        rows = []
+        for policy in self.plan.policies:
+            ends = [np.median(final_values(curves(self.table, policy, m.column))) for m in metrics]
+            shown_ends = [in_digits(float(end), m) for end, m in zip(ends, metrics, strict=True)]
+            rows.append([policy, *shown_ends, *judged.get(policy, ("baseline", ""))])
+        heads = ["policy", *(m.label for m in metrics), "worth it?", f"against {self.plan.baseline}"]
+        return html_table(heads, rows, title=repr(self))
 
 
 def compare(

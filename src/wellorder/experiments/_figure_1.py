@@ -149,7 +149,8 @@ def plot(table: Table) -> Figure:
     """Four panels on log axes: medians in bands from the least to the largest seed."""
     from matplotlib.figure import Figure  # slow to import, and workers never draw
 
-    from wellorder.report._pictures import draw_curves, house_style
+    from wellorder._notebook import house_style
+    from wellorder.report._pictures import draw_curves
 
     with house_style():
         most = max(len(policies_of(_part(table, setting))) for setting in SETTINGS)

@@ -50,13 +50,14 @@ def summary(done: Comparison) -> dict[str, Any]:
         for label in done.plan.policies
     }
     ratios = ("epochs", "gradients", "seconds", "final")
+    kinds = ("kind", "fewer_epochs", "less_time", "whole_time", "test")
     return {
         "task": done.plan.task.name,
         "baseline": done.plan.baseline,
         "headline": headline(done.verdicts, done.plan.baseline),
         "verdicts": [
             {"policy": v.policy, "conclusion": v.conclusion.value, "answers": v.answers,
-             **{name: _word(getattr(v, name)) for name in ("kind", "fewer_epochs", "less_time", "test")},
+             **{name: _word(getattr(v, name)) for name in kinds},
              **{name: _finite(getattr(v, name)) for name in ratios},
              "text": v.text}
             for v in done.verdicts

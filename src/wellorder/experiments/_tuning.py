@@ -84,7 +84,7 @@ def fine_grid(best: float) -> tuple[float, float, float]:
 
 
 def two_stage(losses: Loss, coarse: Sequence[float] = COARSE) -> Search:
-    """Search a coarse grid, then half a decade about its best value (``tab:grid search:cnn``).
+    """Search a coarse grid, then half a decade about its best value, as the paper does.
 
     Parameters
     ----------
@@ -132,17 +132,18 @@ def plot(searches: Mapping[str, Search], metric: Metric) -> Figure:
     """The final value for every step size that was tried, a curve for each policy; rings mark the best."""
     from matplotlib.figure import Figure  # slow to import
 
-    from wellorder.report._pictures import house_style, literal
-    from wellorder.report._style import colours_of
+    from wellorder._notebook import house_style, literal
+    from wellorder.report._style import looks_of
 
     sign = 1.0 if metric.lower_is_better else -1.0  # searches minimise
     with house_style():
         figure = Figure(figsize=(6.0, 3.6), layout="constrained")
         axes = figure.subplots()
-        for label, colour in colours_of(list(searches)).items():
+        for label, (colour, dash) in looks_of(list(searches)).items():
             grid, values = (np.array(part) for part in searches[label].curve())
             told = np.isfinite(values)
-            axes.plot(grid[told], sign * values[told], "o-", color=colour, markersize=4, label=literal(label))
+            axes.plot(grid[told], sign * values[told], marker="o", color=colour, linestyle=dash, markersize=4,
+                      label=literal(label))  # fmt: skip
             best = searches[label].best
             axes.plot(best, sign * searches[label].tried[best], "o", markersize=11, markerfacecolor="none",
                       markeredgecolor=colour)  # fmt: skip

@@ -74,7 +74,7 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     except TypeError:
         raise ValueError(f"rows={shown(rows)}: {cure}") from None
     if not listed:
-        raise ValueError("rows=[]: a table needs at least one row")
+        raise ValueError("rows=[]: pass at least one row")
     if not all(isinstance(row, Mapping) and row.keys() == listed[0].keys() for row in listed):
         raise ValueError(f"rows={shown(listed)}: {cure}")
     types = {name: _type(name) for name in listed[0]}
@@ -161,13 +161,18 @@ def read_table(path: Path, *, rows: int | None = None) -> Table:
     try:
         told = pa.parquet.read_metadata(path)
         if rows is not None and told.num_rows != rows:
-            raise ValueError(f"has {told.num_rows} rows instead of {rows}")
+            raise ValueError(f"path={path.name} has {told.num_rows} rows, not rows={rows}; pass another file")
         found = pa.parquet.read_table(path)
     except (OSError, pa.ArrowException, MemoryError) as error:
-        raise ValueError(f"path={path.name} cannot be read as a table ({error})") from error
+        raise ValueError(
+            f"path={path.name} cannot be read as a table ({error}); pass another file"
+        ) from error
     for name in found.column_names:
         if found.schema.field(name).type != _type(name):
-            raise ValueError(f"{path.name} has a column {name!r} of {found.schema.field(name).type}")
+            raise ValueError(
+                f"path={path.name} has a column {name!r} of {found.schema.field(name).type}, not "
+                f"{_type(name)}; pass another file"
+            )
     return found
 
 
