@@ -1,4 +1,4 @@
-"""What docs/compare.md tells people to type works as it stands there; made short where it would train long."""
+"""What docs/compare.md tells people to type works as it stands there; made short where it trains long."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from wellorder._cli import app  # noqa: E402
+from wellorder._cli import app
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "compare.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))

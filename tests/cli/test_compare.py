@@ -170,8 +170,8 @@ def test_help_explains_every_option():
 @pytest.mark.parametrize(
     ("words", "defaults"),
     [
-        (["compare"], ["digits", "those you would switch on", "the task's", "5", "RR", "the cores; on a GPU 1",
-                       "runs/TASK-NUMBER", "linear", "16"]),
+        (["compare"], ["digits", "those you would switch on", "the task's", "5", "RR", "linear", "16",
+                       "the cores; on a GPU 1", "runs/TASK-NUMBER"]),
         (["reproduce", "fig1"], ["1; --all: the cores", "runs/fig1"]),
         (["reproduce", "fig2"], ["runs/fig2 or runs/fig3", "20000; quick: 200", "5; quick: 2", "the paper's",
                                  "1000; quick: 50", "float32; on CUDA tf32"]),
@@ -321,8 +321,8 @@ def test_a_gpu_is_not_shared_unless_somebody_asks(own, monkeypatch):
 
     monkeypatch.setattr(here, "cores", lambda: 3)
     monkeypatch.setattr(here, "compare", noting)
-    gpu = "\ndef gpu():\n    found = task()\n    object.__setattr__(found, 'device', 'cuda')\n    return found\n"
-    (own / "mytask.py").write_text(OWN + gpu)
+    lines = "found = task()", "object.__setattr__(found, 'device', 'cuda')", "return found"
+    (own / "mytask.py").write_text(OWN + "\ndef gpu():\n    " + "\n    ".join(lines))
     for words in (["mytask.py:task"], ["mytask.py:gpu"], ["mytask.py:gpu", "--jobs", 2]):
         run("compare", *words, "--out", own / "run")
     assert seen == [3, 1, 2]
