@@ -119,7 +119,7 @@ assert sorted(ids) == list(range(survey.sizes.sum()))
 """What must be so after its last."""
 
 # pytest's --doctest-glob would take a block's closing fence for expected output; so blocks are cut out here.
-BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(?P<language>\w*)[^\n`]*\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->\n\Z")
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
