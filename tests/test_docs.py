@@ -258,6 +258,12 @@ def test_every_anchor_that_a_page_outside_the_site_links_to_is_a_heading(page):
         assert anchor in slugs, f"{path}#{anchor}"
 
 
+def test_the_gallery_has_every_example():
+    shown = re.findall(r"^\| `examples/([\w.]+)/?` \|", (DOCS / "examples.md").read_text(), re.MULTILINE)
+    there = [path.name for path in (ROOT / "examples").iterdir() if path.name[0] not in "._"]
+    assert sorted(shown) == sorted(there)
+
+
 def plain_number(text: str) -> str:
     return re.sub(r"^0(?=\.)", "", text.replace(",", ""))
 
