@@ -38,7 +38,7 @@ NEEDS = {
     "shards.md": "webdataset",
     "federated.md": "torch",
     "flower.md": "flwr",
-    "compare.md": "pyarrow",
+    "compare.md": "torch",
 }
 """Pages whose examples need a package that not everybody installs."""
 SLOW = {"shards.md", "devices.md"}
