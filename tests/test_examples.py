@@ -17,6 +17,7 @@ SMALL = {
     "balanced_numpy.py": ["--epochs", "2", "--seeds", "2", "--examples", "200"],
     "ddp.py": ["--epochs", "2", "--examples", "200", "--out", "{out}/run", "needs:torch"],
     "features_sklearn.py": ["--epochs", "2", "--seeds", "2", "needs:sklearn"],
+    "my_task.py": ["--epochs", "1", "--seeds", "1", "needs:torch", "needs:sklearn"],
     "ordered_loop.py": ["--epochs", "2", "--seeds", "1", "needs:torch", "needs:sklearn"],
     "quadratics.py": ["--epochs", "2", "--seeds", "2", "--out", "{out}/quadratics.png", "needs:matplotlib"],
     "shards.py": ["--files", "20", "--examples", "20", "--window", "80", "--seeds", "1"],

@@ -170,8 +170,8 @@ def test_help_explains_every_option():
 @pytest.mark.parametrize(
     ("words", "defaults"),
     [
-        (["compare"], ["digits", "those you would switch on", "the task's", "5", "RR", "the cores; on a GPU 1",
-                       "runs/TASK-NUMBER", "linear", "16"]),
+        (["compare"], ["digits", "those you would switch on", "the task's", "5", "RR", "linear", "16",
+                       "the cores; on a GPU 1", "runs/TASK-NUMBER"]),
         (["reproduce", "fig1"], ["1; --all: the cores", "runs/fig1"]),
         (["reproduce", "fig2"], ["runs/fig2 or runs/fig3", "20000; quick: 200", "5; quick: 2", "the paper's",
                                  "1000; quick: 50", "float32; on CUDA tf32"]),
@@ -262,7 +262,8 @@ def test_a_task_of_ones_own_is_compared_and_resumed_when_it_is_named_again(own):
 def test_a_task_that_cannot_be_pickled_goes_to_worker_processes_by_its_name(own):
     pytest.importorskip("torch")
     (own / "mytask.py").write_text(
-        "import torch\nfrom wellorder.experiments import NetworkTask\nx = torch.arange(80.0).view(40, 2) / 80\n"
+        "import torch\nfrom wellorder.experiments import NetworkTask\n"
+        "x = torch.arange(80.0).view(40, 2) / 80\n"
         "task = NetworkTask(lambda: torch.nn.Linear(2, 2), (x, (x[:, 0] > 0.5).long()), test=0.2)\n"
     )
     words = ["compare", "mytask.py:task", *SHORT[:-2], "--policy", "Steering"]
@@ -313,16 +314,17 @@ def test_a_gpu_is_not_shared_unless_somebody_asks(own, monkeypatch):
     from wellorder._cli import compare as here
 
     seen = []
-    usual = here.compare
+
+    def noting(*_, jobs, **__):
+        seen.append(jobs)
+        raise ValueError("that is enough")
+
     monkeypatch.setattr(here, "cores", lambda: 3)
-    monkeypatch.setattr(here, "compare", lambda *a, jobs, **k: (seen.append(jobs), usual(*a, jobs=1, **k))[1])
-    (own / "mytask.py").write_text(
-        OWN + "\nimport types\ndef gpu():\n    from wellorder.experiments._tasks.task import ProblemTask\n"
-        "    found = task()\n    object.__setattr__(found, 'device', 'cuda')\n    return found\n"
-    )
-    for name in ("task", "gpu"):
-        run("compare", f"mytask.py:{name}", *SHORT[:-2])
-    run("compare", "mytask.py:gpu", *SHORT[:-2], "--jobs", 2)
+    monkeypatch.setattr(here, "compare", noting)
+    lines = "found = task()", "object.__setattr__(found, 'device', 'cuda')", "return found"
+    (own / "mytask.py").write_text(OWN + "\ndef gpu():\n    " + "\n    ".join(lines))
+    for words in (["mytask.py:task"], ["mytask.py:gpu"], ["mytask.py:gpu", "--jobs", 2]):
+        run("compare", *words, "--out", own / "run")
     assert seen == [3, 1, 2]
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COARSE = (1e-2, 1e-1, 1e0)
+FAR = 1e6
+"""Times the best value: what is beyond is drawn as diverged, for it would leave no room to the others."""
 Loss = Callable[[Sequence[float]], Sequence[float]]
 
 
@@ -141,7 +143,7 @@ def plot(searches: Mapping[str, Search], metric: Metric) -> Figure:
         axes = figure.subplots()
         for label, (colour, dash) in looks_of(list(searches)).items():
             grid, values = (np.array(part) for part in searches[label].curve())
-            told = np.isfinite(values)
+            told = values <= FAR * np.abs(values).min()
             axes.plot(grid[told], sign * values[told], marker="o", color=colour, linestyle=dash, markersize=4,
                       label=literal(label))  # fmt: skip
             best = searches[label].best
@@ -150,8 +152,8 @@ def plot(searches: Mapping[str, Search], metric: Metric) -> Figure:
             for lost in grid[~told]:
                 axes.axvline(lost, color=colour, linestyle=":", linewidth=1)
         axes.set_xscale("log")
-        if metric.log and all(value > 0 for search in searches.values() for value in search.tried.values()):
-            axes.set_yscale("log")
+        if metric.log:
+            axes.set_yscale("log", nonpositive="mask")
         axes.set(
             xlabel="step size", ylabel=f"final {metric.label}", title="Step sizes tried (dotted: diverged)"
         )
