@@ -62,7 +62,7 @@ def test_order_error_takes_tensors_and_float32_and_measures_in_float64():
     [
         (dict(vectors=np.zeros(3), order=[0, 1, 2]), "2-D"),
         (dict(vectors=np.zeros((3, 1)), order=[0, 1, 3]), "outside 0..2"),
-        (dict(vectors=np.zeros((3, 1)), order=[0, 1]), "3 vectors for 2"),
+        (dict(vectors=np.zeros((3, 1)), order=[0, 1]), "order of 2 steps for 3 vectors"),
         (dict(vectors=np.zeros((3, 1)), order=[0.0, 1.0, 2.0]), "1-D array of units"),
         (dict(vectors=np.zeros((3, 1)), order=[0, 1, 2], p=0.5), "p=0.5.*p >= 1"),
         (dict(vectors=np.zeros((3, 1)), order=[0, 1, 2], every=0), "every=0.*an int >= 1"),

@@ -70,7 +70,7 @@ def test_visits_match_forward_and_may_pass_units_over(units, steps):
 @pytest.mark.parametrize(
     ("units", "cause"),
     [
-        ([4], "units\\[0\\]=4: unknown unit; units are 0..3"),
+        ([4], "units\\[0\\]=4: unknown unit; pass units of the order, 0..3"),
         ([1, -1], "units\\[1\\]=-1: unknown unit"),
         ([1, 1], "units\\[1\\]=1: given twice"),
         ([3], "units\\[0\\]=3: its turn in this epoch has passed"),
@@ -209,7 +209,7 @@ def zeros(*shape):
         (lambda: balance(np.array([["a"]])), "signals of dtype .*pass real numbers"),
         (lambda: balance(np.array([[1.0], [np.nan]])), "signals\\[1\\] is NaN or infinite .*; leave"),
         (lambda: balance(torch.tensor([[1.0], [torch.inf]])), "signals\\[1\\] is NaN or infinite"),
-        (lambda: balance(zeros(2, 2), total=np.zeros(3)), "dimension 2: this epoch's others had 3"),
+        (lambda: balance(zeros(2, 2), total=np.zeros(3)), "total of 3 numbers: signals have 2"),
         (lambda: basic_br([0, 0], zeros(2, 1)), "order=.*pass a permutation"),
         (lambda: pair_br([0, 1], zeros(3, 1)), r"order=array.*: pass a permutation of 0..2"),
         (

@@ -153,7 +153,9 @@ class SteeringBuffer(Generic[E]):
             self._total = self._total + rows.sum(axis=0, dtype=np.float64)
             center = self._total / self._seen
         if center.shape != (rows.shape[1],):
-            raise ValueError(f"mean of shape {center.shape}: rows have {rows.shape[1]} numbers")
+            raise ValueError(
+                f"mean of shape {center.shape}: pass one number for each of a row's {rows.shape[1]}"
+            )
         leaving = self.opened(rows.shape[1]).take_in(rows, np.arange(len(rows)), numbers, center)
         self.waiting.update(zip(numbers.tolist(), examples, strict=True))
         leaving_now: list[int] = leaving.tolist()

@@ -29,7 +29,7 @@ def at_once(dim: int) -> int:
 
 
 def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int = 1) -> float:
-    """Order error of visiting ``vectors`` in ``order`` (``def:order error``, ``def:FL:order error``).
+    """Order error of visiting ``vectors`` in ``order``.
 
     φ̄ = max over n of ‖Σ_{i<n} (z_π(i) − mean z)‖_p, with n = every, 2·every, … ≤ N:
     ``every=1`` for SGD, ``every=S`` for federated rounds of S clients.
@@ -89,7 +89,7 @@ def error_vs_shuffle(rows: Any, order: Order, *, every: int = 1, seed: int = 0, 
 
 
 def drift(points: npt.ArrayLike, *, p: float = 2) -> float:
-    """Δ = max_n ‖x^n − x^0‖_p over the points of one epoch (Lemma ``lem:parameter drift``).
+    """Δ = max_n ‖x^n − x^0‖_p over the points of one epoch, the parameter drift.
 
     >>> drift([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
     5.0
@@ -121,7 +121,7 @@ def expansion(
     cohort: int = 1,
     local_steps: int = 1,
 ) -> Expansion:
-    """Split an epoch's movement into what optimises and what the order spoils (``apx-subsec:order error``).
+    """Split an epoch's movement into what optimises and what the order spoils.
 
     The error vector γ²·Σ_n ∇²f_π(n)(x)·Σ_{i<n} (∇f_π(i)(x) − ∇f(x)) is at most γ²LNφ̄ long.
     For federated rounds of ``cohort`` = S clients with ``local_steps`` = K the inner sum stops at the
@@ -142,9 +142,9 @@ def expansion(
     K = whole_number("local_steps", local_steps, least=1)  # noqa: N806
     real_number("step_size", step_size, above=0)
     real_number("smoothness", smoothness, least=0)
-    point, steps = numbers("x", x, cure=f"pass a point of {problem.dim} numbers"), _steps(order)
+    point, steps = numbers("x", x, cure=f"pass a point of the problem's {problem.dim} numbers"), _steps(order)
     if point.shape != (problem.dim,):
-        raise ValueError(f"x of shape {point.shape}: pass a point of {problem.dim} numbers")
+        raise ValueError(f"x of shape {point.shape}: pass a point of the problem's {problem.dim} numbers")
     if len(steps) != problem.n:
         raise ValueError(f"order of {len(steps)} steps: pass one for each of the problem's {problem.n} units")
     if len(steps) % S:
@@ -186,7 +186,9 @@ def _steps(order: npt.ArrayLike) -> Order:
 def _lookup(vectors: Any, steps: Order) -> Lookup:
     if callable(vectors):
         return partial(_looked_up, vectors)
-    rows = block_of(vectors, len(steps), "vectors")
+    rows = block_of(vectors, None, "vectors")
+    if len(rows) != len(steps):
+        raise ValueError(f"order of {len(steps)} steps for {len(rows)} vectors; pass one step for each")
     if isinstance(rows, TensorRows):
         rows = np.asarray(rows.rows.cpu())
     if not isinstance(rows, np.ndarray):

@@ -321,7 +321,7 @@ def _out_of_turn(order: Order, seen: int, wanted: npt.NDArray[Any], at: int) -> 
     unit = wanted[at]
     where = f"units[{at}]={unit}"
     if unit < 0 or unit >= len(order):
-        return f"{where}: unknown unit; units are 0..{len(order) - 1}"
+        return f"{where}: unknown unit; pass units of the order, 0..{len(order) - 1}"
     if unit in wanted[:at]:
         return f"{where}: given twice; observe each unit once an epoch"
     if unit in order[:seen]:

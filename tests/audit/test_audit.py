@@ -2,7 +2,6 @@
 
 import json
 import random
-import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import numpy as np
@@ -306,7 +305,7 @@ BAD = [
     (lambda: audit(np.arange(N), np.full((N, 2), np.nan)), "NaN"),
     (lambda: audit(5), "order=int"),
     (lambda: audit([]), "two or more"),
-    (lambda: audit(iter([(X, Y)]), epochs=2), "an iterator gives one epoch"),
+    (lambda: audit(iter([(X, Y)]), epochs=2), "an iterator, as this order is, gives one"),
     (lambda: audit(Loader(shuffled(0)), xy=3), "xy=3: pass a function"),
     (lambda: audit(Loader(shuffled(0)), xy=lambda batch: batch[0]), "return .inputs, labels."),
     (lambda: audit(Loader(shuffled(0)), shards=[1, 2]), "pass a function from a batch"),
@@ -328,18 +327,13 @@ def test_an_iterator_is_watched_once():
     assert audit(iter(Loader(shuffled(0)))).examples == (N,)
 
 
-def test_json_holds_everything_and_the_picture_is_whole(tmp_path):
+def test_json_holds_everything():
     found = audit(Loader(np.arange(N)))
     told = json.loads(found.to_json())
     assert told["sentence"] == found.sentence
     assert told["ratio"] == found.ratio
     assert len(told["curves"]) == 2
     assert max(told["curves"][0]) == pytest.approx(found.ratios[0], rel=0.02)
-    assert found.plot(tmp_path / "a.svg") == (tmp_path / "a.svg").read_text()
-    assert ET.fromstring(found.plot()).tag.endswith("svg")
-    ET.fromstring(found._repr_html_())
-    with pytest.raises(ValueError, match=r"ends in \.svg"):
-        found.plot(tmp_path / "a.png")
 
 
 def test_the_caller_s_arrays_are_left_alone():

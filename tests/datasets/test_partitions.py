@@ -58,7 +58,7 @@ def test_bad_partitions_are_refused():
         (lambda: partition.label_shards(LABELS, 2000), "pass fewer"),
         (lambda: partition.dirichlet(LABELS, 4, 0.0), "alpha=0.0"),
         (lambda: partition.iid(LABELS.astype(float), 4), "1-D array of ints"),
-        (lambda: partition.Partition(np.arange(3), np.array([0, 3, 3])), "at least one example"),
+        (lambda: partition.Partition(np.arange(3), np.array([0, 3, 3])), "at least one$"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

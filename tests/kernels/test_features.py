@@ -94,7 +94,7 @@ def test_no_labels_where_labels_may_exist_is_told_once_with_the_reason():
 
 BAD = [
     (lambda: features(None), "pass inputs, labels, or both"),
-    (lambda: features(data()[0], np.zeros(3)), "y has 3 labels for the 400"),
+    (lambda: features(data()[0], np.zeros(3)), "y has 3 labels, x has 400"),
     (lambda: features(np.full((3, 2), np.nan), [0, 1, 0]), "x.0. holds NaN"),
     (lambda: features(np.ones((3, 2)), [0, np.nan, 1]), "y holds NaN"),
     (lambda: features(np.array([["a"], ["b"]]), [0, 1]), "texts as token counts"),

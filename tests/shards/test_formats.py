@@ -122,7 +122,7 @@ def test_parquet_and_arrow_files_by_row_group(tmp_path, suffix):
 def test_a_file_that_is_no_table_is_named(tmp_path):
     pytest.importorskip("pyarrow")
     (tmp_path / "notes.txt").write_text("nothing")
-    with pytest.raises(ValueError, match=r"notes.txt' is neither"):
+    with pytest.raises(ValueError, match=r"notes.txt'\): it is neither"):
         row_groups([tmp_path / "notes.txt"])
 
 

@@ -216,6 +216,88 @@ def test_a_step_size_outside_the_theorem_is_not_promised():
         check_bound(run)
 
 
+@pytest.mark.parametrize(
+    ("name", "policy", "shape"),
+    [
+        ("GraB-proto", GraBProto, {}), ("PairGraB-proto", PairGraBProto, {}), ("GraB", GraB, {}),
+        ("PairGraB", PairGraB, {}), ("FL-GraB-proto", PairGraBProto, CLIENTS), ("FL-GraB", PairGraB, CLIENTS),
+    ],
+)  # fmt: skip
+def test_a_promise_ends_at_the_largest_step_size(name, policy, shape):
+    problem = quadratics(N, 2, spread=0.0)
+    rule = Walk(1e9)
+    limit = max_step_size(name, N, delta=DELTA, **estimate(problem).known, **shape)
+    train = fedavg if shape else wellorder.sgd
+
+    def run_at(step):
+        return train(problem, policy(rule), step_size=step, epochs=3, p=METHODS[name].p, **shape)
+
+    at, above = run_at(limit), run_at(1.001 * limit)
+    assert check_assumption(at, delta=DELTA).promised
+    assert check_bound(at, delta=DELTA).promised
+    assert "step_size" in check_assumption(above, delta=DELTA).reasons[0]
+    with pytest.raises(ValueError, match=r"step_size=.*nothing is proved"):
+        check_bound(above, delta=DELTA)
+    visits = shape.get("local_steps", 1) / shape.get("cohort", 1)
+    steepest = 1 / (32 * estimate(problem).known["smoothness"] * N * visits)
+    for step, promised in ((steepest, True), (1.001 * steepest, False)):
+        run = train(problem, policy(rule), step_size=step, epochs=2, p=2, **shape)
+        assert check_drift(run).promised == promised
+
+
+def test_a_walk_for_the_start_alone_is_not_enough_for_signals_from_along_the_way():
+    problem = quadratics(N, 2, spread=0.0)
+    for policy, proto, times in ((GraB, GraBProto, 1), (PairGraB, PairGraBProto, 2)):
+        name = method_of(policy())
+        step = max_step_size(name, N, delta=DELTA, **estimate(problem).known)
+        rule = Walk(1.0001 * least_walk(problem, name, times))  # for ς, and no way at all
+        kept, told = (
+            check_assumption(
+                wellorder.sgd(problem, one(rule), step_size=step, epochs=3, p=np.inf), delta=DELTA
+            )
+            for one in (proto, policy)
+        )
+        assert kept.promised  # its signals are of the epoch's start
+        (reason,) = told.reasons
+        assert "is proved for deviations up to" in reason
+
+
+def test_one_order_that_changed_is_promised_nothing():
+    run = wellorder.sgd(quadratics(8, spread=0.0), IncrementalGradient(), step_size=1e-4, epochs=3)
+    changed = run.orders.copy()
+    changed[1] = changed[1][::-1]
+    assert check_assumption(run).promised
+    for check in (check_assumption, check_bound):
+        (reason,) = check(dataclasses.replace(run, orders=changed)).reasons
+        assert reason == "IG is about one order for all epochs, and they differ"
+
+
+def test_orders_that_are_no_permutations_are_promised_nothing():
+    run = wellorder.sgd(quadratics(8, spread=0.0), wellorder.WithReplacement(), step_size=1e-4, epochs=3)
+    for check in (check_assumption(run, "AP"), check_bound(run, "AP"), check_drift(run)):
+        assert check.reasons == ("an order was no permutation of the units",)
+    with pytest.raises(ValueError, match="no permutations"):
+        check_assumption(run)
+
+
+class Strange:
+    """A problem of which nothing is known but its gradients."""
+
+    n, dim, minimiser, start = 4, 1, None, np.array([0.3])
+
+    def value(self, x):
+        return float(np.cos(x).sum())
+
+    def gradients(self, units, x):
+        return -np.sin(x + np.arange(4)[units, None])
+
+
+def test_a_problem_whose_constants_are_guessed_is_promised_nothing():
+    run = wellorder.sgd(Strange(), RandomReshuffling(), step_size=1e-4, epochs=2)
+    for check in (check_assumption(run), check_bound(run), check_drift(run)):
+        assert any("is an estimate" in reason for reason in check.reasons)
+
+
 def test_drift_knows_the_norms_whose_smoothness_it_knows():
     run = wellorder.sgd(quadratics(8), RandomReshuffling(), step_size=1e-3, epochs=2)
     with pytest.raises(ValueError, match=r"run.p=1.5: .*norms p >= 2"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import seed_of, shown, whole_number
 from wellorder._audit.judging import (
     Straying,
     labels_along,
@@ -105,10 +105,10 @@ def audit(
         if value is not None:
             whole_number(name, value, least=1)
     whole_number("most", most, least=2)
-    whole_number("shuffles", shuffles, least=2, cure="some to compare with")
+    whole_number("shuffles", shuffles, least=2, cure="pass some to compare with")
     for name, call in (("xy", xy), ("key", key), ("before_epoch", before_epoch)):
         if call is not None and not callable(call):
-            raise ValueError(f"{name}={call!r}: pass a function")
+            raise ValueError(f"{name}={shown(call)}: pass a function")
     start = time.perf_counter()
     known: int | None = None
     notes: list[str] = []
@@ -129,16 +129,22 @@ def audit(
 
 def _taken(order: Any, rows: Any, labels: Any, shards: Any, every: int | None) -> tuple[list[Epoch], int]:
     """An order, or several, of units whose rows are known."""
-    marks = None if labels is None else on_host(labels)
+    if callable(rows) or callable(labels) or callable(shards):
+        raise ValueError("rows, labels and shards of an order are arrays, one entry a unit; pass those")
+    marks = None if labels is None else on_host(labels, "labels")
     if rows is None and marks is None:
         raise ValueError("order without rows: pass rows=features(x, y), or labels=, or a loader")
-    array = features(None, marks) if rows is None else on_host(rows)
+    array = features(None, marks) if rows is None else on_host(rows, "rows")
+    if array.ndim != 2 or not array.size:
+        raise ValueError(f"rows of shape {array.shape}: pass a 2-D array (n, k), one row for each unit")
     n = len(array)
     table = dense(array, n, "rows").astype(np.float32)
-    where = None if shards is None else on_host(shards)
+    where = None if shards is None else on_host(shards, "shards")
     for name, column in (("labels", marks), ("shards", where)):
-        if column is not None and (column.ndim == 0 or len(column) != n):
-            raise ValueError(f"{name} of shape {column.shape}: pass one for each of the {n} units")
+        if column is not None and (
+            column.ndim == 0 or len(column) != n or (column.ndim > 1 and name == "shards")
+        ):
+            raise ValueError(f"{name} of shape {column.shape}: pass one for each of the {n} rows")
     found = []
     for steps in _orders(order):
         if steps.min() < 0 or steps.max() >= n:
@@ -166,16 +172,13 @@ def _watched(
 ) -> list[Epoch]:
     """Iterate over a loader, and leave it as it was."""
     makes = callable(loader) and not isinstance(loader, Iterable)
-    if not makes and not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise ValueError(
-            f"order={type(loader).__name__}: pass a loader that can be iterated over, a function that makes "
-            "one, or an order with rows="
-        )
+    if not makes:
+        _iterable(loader)
     once = not makes and iter(loader) is loader if hasattr(loader, "__next__") else False
     if once and (epochs or 1) > 1:
         raise ValueError(
-            f"epochs={epochs}: an iterator gives one epoch; pass what it was made from, or a function that "
-            "makes it anew"
+            f"epochs={epochs}: an iterator, as this order is, gives one; pass what it was made from, "
+            "or a function that makes it anew"
         )
     found: list[Epoch] = []
     projections: dict[str, Rows] = {}
@@ -183,10 +186,10 @@ def _watched(
         for epoch in range(epochs or (1 if once else 2)):
             if before_epoch is not None:
                 before_epoch(epoch)
-            seen = watch(loader() if makes else loader, reader, projections, most, seed)
+            seen = watch(_iterable(loader()) if makes else loader, reader, projections, most, seed)
             if len(seen.marks) < 2:
                 raise ValueError(
-                    f"epoch {epoch} of the loader has {len(seen.marks)} examples: pass one with two or more; "
+                    f"order: its epoch {epoch} has {len(seen.marks)} examples; pass a loader of two or more; "
                     "an iterator that is used up gives none: pass epochs=1, or a function that makes it"
                 )
             found.append(seen)
@@ -315,7 +318,7 @@ def _is_order(order: Any) -> bool:
 
 def _orders(order: Any) -> list[npt.NDArray[np.int64]]:
     several = isinstance(order, Sequence) and len(order) and not isinstance(order[0], int | np.integer)
-    array = [on_host(each) for each in order] if several else on_host(order)
+    array = [on_host(each, "order") for each in order] if several else on_host(order, "order")
     found = array if isinstance(array, list) else list(array) if array.ndim == 2 else [array]
     for steps in found:
         if steps.ndim != 1 or steps.dtype.kind not in "iu" or len(steps) < 2:
@@ -326,6 +329,17 @@ def _orders(order: Any) -> list[npt.NDArray[np.int64]]:
     if not found:
         raise ValueError("order=[]: pass at least one order")
     return [steps.astype(np.int64) for steps in found]
+
+
+def _iterable(loader: Any) -> Any:
+    """Take what can be iterated over; a text is no loader, though it can."""
+    several = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    if isinstance(loader, str | bytes | type) or not several or getattr(loader, "ndim", 1) == 0:
+        raise ValueError(
+            f"order={type(loader).__name__}: pass a loader that can be iterated over, a function that makes "
+            "one, or an order with rows="
+        )
+    return loader
 
 
 def _function(name: str, value: Any) -> Callable[[Any], Any] | None:

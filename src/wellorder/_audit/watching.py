@@ -75,10 +75,15 @@ class Reader:
         if self.xy is not None:
             pair = self.xy(batch)
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise ValueError(f"xy(batch) returned {type(pair).__name__}: return (inputs, labels)")
+                raise ValueError(
+                    f"xy(batch) returned {type(pair).__name__} for a {type(batch).__name__} of the order: "
+                    "return (inputs, labels)"
+                )
         part = parted(batch, pair)
-        names = part.names if self.key is None else _column(self.key(batch), part.size, "names")
-        shards = part.shards if self.shards is None else _column(self.shards(batch), part.size, "shards")
+        names = part.names if self.key is None else _column(self.key(batch), part.size, "key(batch)")
+        shards = (
+            part.shards if self.shards is None else _column(self.shards(batch), part.size, "shards(batch)")
+        )
         return replace(part, names=names, shards=shards)
 
 
@@ -151,7 +156,7 @@ def parted(batch: Any, pair: Any = None) -> Batch:
         fields, y = [batch[0]], batch[1] if len(batch) == 2 else None
     else:
         fields, y = [batch], None
-    labels = None if y is None or y is False else on_host(y)
+    labels = None if y is None or y is False else on_host(y, "labels")
     arrays = [array for array in map(_plain, fields) if array is not None and array.dtype.kind in "fbiuU"]
     language = tokens is not None or (labels is not None and _are_tokens(arrays, labels))
     if language and labels is not None and labels.shape == arrays[0].shape:
@@ -301,7 +306,7 @@ def _list(column: Array | None) -> list[Any]:
 
 def _column(values: Any, size: int, name: str) -> Array:
     """One value an example."""
-    column = on_host([values] if isinstance(values, str | bytes | int) else values)
+    column = on_host([values] if isinstance(values, str | bytes | int) else values, name)
     column = column[None] if column.ndim == 0 else column
     if column.ndim != 1 or len(column) != size:
         raise ValueError(f"{name} of shape {column.shape} for a batch of {size} examples: pass one for each")
@@ -309,7 +314,7 @@ def _column(values: Any, size: int, name: str) -> Array:
 
 
 def _given_rows(rows: Any, size: int) -> Rows:
-    array = on_host(rows)
+    array = on_host(rows, "rows(batch)")
     if array.ndim != 2 or len(array) != size or array.dtype.kind not in "fbiu":
         raise ValueError(
             f"rows(batch) of shape {array.shape} and dtype {array.dtype} for a batch of {size} examples: "
@@ -322,4 +327,4 @@ def _joined(parts: list[Array], name: str) -> Array:
     try:
         return np.concatenate(parts)
     except ValueError as error:
-        raise ValueError(f"{name} of batches do not fit together: {error}") from error
+        raise ValueError(f"{name} of batches do not fit together: {error}; make them alike") from error

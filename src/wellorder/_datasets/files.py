@@ -105,7 +105,7 @@ class Dataset:
             if low < 0 or high >= self.classes:
                 raise ValueError(
                     f"{self.name}: {split}_labels run from {low} to {high}, but must lie in "
-                    f"0..{self.classes - 1}; the file is damaged or belongs to another data set"
+                    f"0..{self.classes - 1}; take another file, this one is damaged or of another data set"
                 )
 
 

@@ -36,7 +36,8 @@ class Partition:
             )
         if (np.diff(self.starts) < 1).any() or self.starts[-1] != len(self.examples):
             raise ValueError(
-                "starts: every client needs at least one example, and the last start is their number"
+                f"starts={shown(self.starts)}: pass numbers that rise from 0 to {len(self.examples)}, the "
+                "number of examples, so that every client has at least one"
             )
 
     @property
@@ -196,7 +197,7 @@ def _checked(labels: npt.ArrayLike, clients: int, each: int) -> Ints:
     whole_number("each", each, least=1)
     if clients * each > len(marks):
         raise ValueError(
-            f"clients={clients!r}, each={each!r}: {len(marks)} examples make at most {len(marks)} shards; "
+            f"clients={clients!r}, each={each!r}: {len(marks)} labels make at most {len(marks)} parts; "
             "pass fewer"
         )
     return marks

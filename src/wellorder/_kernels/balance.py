@@ -53,7 +53,7 @@ class Balanced(NamedTuple):
 def balance(
     signals: Any, rule: SignRule | None = None, *, total: Vector = NO_VECTOR, seed: int = 0, start: int = 0
 ) -> Balanced:
-    """Sign each vector so that the signed running sum stays short (Algorithm ``alg:balancing``).
+    """Sign each vector so that the signed running sum stays short.
 
     ε = +1 iff ⟨s, z⟩ is below the rule's threshold, then s ← s + ε·z.
     Costs O(b·d) for rows, O(b²·d) for other signals; O(d) memory.
@@ -80,6 +80,10 @@ def balance(
         total = numbers("total", total, cure="pass the running sum so far, a 1-D array of numbers")
     if total.ndim != 1:
         raise ValueError(f"total of shape {tuple(total.shape)}: pass the running sum so far, 1-D")
+    if len(total) and isinstance(block, np.ndarray) and len(total) != block.shape[1]:
+        raise ValueError(
+            f"total of {len(total)} numbers: signals have {block.shape[1]}; pass the running sum of such"
+        )
     if len(total) and hasattr(block, "add_to"):
         total = total + 0.0  # the caller's own is not to be added to
     return balance_centred(block, NO_VECTOR, total, thresholds, rule.limit)

@@ -74,7 +74,7 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
         x = _inputs(x)
     n = x.shape[0]
     if marks is not None and len(marks) != n:
-        raise ValueError(f"y has {len(marks)} labels for the {n} examples of x; pass one for each")
+        raise ValueError(f"y has {len(marks)} labels, x has {n} examples; pass one label for each")
     if not n:
         raise ValueError("x is empty: pass at least one example")
     labels = 1 if marks is None else marks.shape[1]
@@ -167,13 +167,9 @@ def _inputs(x: Any) -> Any:
     return x
 
 
-def on_host(array: Any) -> npt.NDArray[Any]:
+def on_host(array: Any, name: str = "values") -> npt.NDArray[Any]:
     """An array of NumPy from anything like one; tensors come to the host, small floats as float32."""
-    if hasattr(array, "detach"):
-        array = array.detach().cpu()
-        array = array.float() if array.dtype.itemsize < 4 and array.is_floating_point() else array
-        return np.asarray(array)
-    return np.asarray(array)
+    return array_of(name, array, cure="pass an array of numbers or words", kinds="biufcmMOSUT")
 
 
 def _say(done: int, n: int) -> None:

@@ -134,7 +134,7 @@ def clients(problem: Problem, groups: int | Sequence[npt.ArrayLike]) -> Clients:
     members = array_of("groups", groups, cure=cure, kinds="iu")
     if members.ndim != 2 or not is_permutation(members.ravel(), problem.n):
         raise ValueError(
-            f"groups must hold each of the units 0..{problem.n - 1} exactly once; pass 1-D lists of units"
+            f"groups must hold each of the problem's units 0..{problem.n - 1} once; pass lists of units"
         )
     return Clients(problem, frozen(members))
 

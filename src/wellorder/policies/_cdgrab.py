@@ -86,7 +86,7 @@ class CDGraB:
     def __post_init__(self) -> None:
         checked_rule(self.rule)
         workers = whole_number(
-            "workers", self.workers, least=1, most=2**20, cure="how many workers order their own units"
+            "workers", self.workers, least=1, most=2**20, cure="pass how many workers order their own units"
         )
         object.__setattr__(self, "workers", workers)
 

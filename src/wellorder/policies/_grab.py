@@ -45,7 +45,7 @@ class GraBState(Remembered):
 
 @dataclass(frozen=True)
 class GraB:
-    """Gradient balancing with a stale mean (Algorithms ``alg:SGD:GraB`` and ``alg:SGD:GraB^2``).
+    """Gradient balancing with a stale mean (Lu et al., 2022).
 
     Each signal g is centred by last epoch's mean m, signed by the rule against the running sum,
     s ← s + ε·(g − m), and the epoch's end puts plus units first and minus units last,
@@ -76,7 +76,9 @@ class GraB:
 
     def __post_init__(self) -> None:
         checked_rule(self.rule)
-        times = whole_number("reorders", self.reorders, least=1, cure="how often the epoch's end reorders")
+        times = whole_number(
+            "reorders", self.reorders, least=1, cure="pass how often the epoch's end reorders"
+        )
         object.__setattr__(self, "reorders", times)
 
     def init(self, n: int, *, seed: int = 0) -> GraBState:

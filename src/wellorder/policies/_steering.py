@@ -49,7 +49,10 @@ class Steering:
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name, cure in (("window", "how many units wait"), ("candidates", "how many are looked at")):
+        for name, cure in (
+            ("window", "pass how many units wait"),
+            ("candidates", "pass how many are looked at"),
+        ):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least=1, cure=cure))
 
     def init(self, n: int, *, seed: int = 0, rows: npt.ArrayLike | None = None) -> LatestRows:

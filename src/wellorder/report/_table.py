@@ -62,6 +62,15 @@ def number(value: float, metric: Metric) -> str:
     return f"{100 * value:.2f} %" if metric.percent else f"{value:.3g}"
 
 
+def times(ratio: float) -> str:
+    """A multiple of the baseline's, as tables show it.
+
+    >>> times(0.524), times(float("nan"))
+    ('× 0.52', '–')
+    """
+    return "–" if np.isnan(ratio) else f"× {ratio:.2f}"
+
+
 def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Make a table of rows with equal keys: policy is text, counts are int64, all else is float64.
 
@@ -74,7 +83,7 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     except TypeError:
         raise ValueError(f"rows={shown(rows)}: {cure}") from None
     if not listed:
-        raise ValueError("rows=[]: a table needs at least one row")
+        raise ValueError("rows=[]: pass at least one row")
     if not all(isinstance(row, Mapping) and row.keys() == listed[0].keys() for row in listed):
         raise ValueError(f"rows={shown(listed)}: {cure}")
     types = {name: _type(name) for name in listed[0]}
@@ -161,13 +170,18 @@ def read_table(path: Path, *, rows: int | None = None) -> Table:
     try:
         told = pa.parquet.read_metadata(path)
         if rows is not None and told.num_rows != rows:
-            raise ValueError(f"has {told.num_rows} rows instead of {rows}")
+            raise ValueError(f"path={path.name} has {told.num_rows} rows, not rows={rows}; pass another file")
         found = pa.parquet.read_table(path)
     except (OSError, pa.ArrowException, MemoryError) as error:
-        raise ValueError(f"path={path.name} cannot be read as a table ({error})") from error
+        raise ValueError(
+            f"path={path.name} cannot be read as a table ({error}); pass another file"
+        ) from error
     for name in found.column_names:
         if found.schema.field(name).type != _type(name):
-            raise ValueError(f"{path.name} has a column {name!r} of {found.schema.field(name).type}")
+            raise ValueError(
+                f"path={path.name} has a column {name!r} of {found.schema.field(name).type}, not "
+                f"{_type(name)}; pass another file"
+            )
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from wellorder._arguments import instance_of, named_path, shown, whole_number
 from wellorder._extras import needed_by
 
 AT_ONCE = 128
@@ -25,6 +26,11 @@ class RowGroup:
     group: int
     size: int = field(repr=False)
     """Rows in it, as the file says: ``sizes=lambda group: group.size`` for a survey by samples."""
+
+    def __post_init__(self) -> None:
+        instance_of("path", self.path, str, "pass the path of a file, as a string")
+        for name in ("group", "size"):
+            whole_number(name, getattr(self, name), least=0)
 
 
 def row_groups(
@@ -46,22 +52,37 @@ def row_groups(
         import pyarrow as pa
         import pyarrow.parquet as pq
     shards = []
-    for given in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        path = os.fspath(given)
-        if Path(path).suffix == ".parquet":
-            data = pq.read_metadata(path)
-            sizes = [data.row_group(group).num_rows for group in range(data.num_row_groups)]
-        else:
+    for given in [paths] if isinstance(paths, str | os.PathLike) else _listed("paths", paths):
+        with named_path("paths", given):
+            path = os.fspath(given)  # as it was given: of "s3://…", a Path would drop a slash
             try:
-                with pa.OSFile(path) as file, pa.ipc.open_file(file) as batches:
-                    sizes = [batches.get_batch(i).num_rows for i in range(batches.num_record_batches)]
+                if Path(path).suffix == ".parquet":
+                    data = pq.read_metadata(path)
+                    sizes = [data.row_group(group).num_rows for group in range(data.num_row_groups)]
+                else:
+                    with pa.OSFile(path) as file, pa.ipc.open_file(file) as batches:
+                        sizes = [batches.get_batch(i).num_rows for i in range(batches.num_record_batches)]
             except pa.ArrowInvalid as error:
                 raise ValueError(
-                    f"paths: {path!r} is neither a .parquet file nor an Arrow IPC file ({error}); read a "
-                    "stream of Arrow through datasets, or pass a reader of your own"
+                    f"it is neither a .parquet file nor an Arrow IPC file ({error}); read a stream of Arrow "
+                    "through datasets, or pass a reader of your own"
                 ) from error
         shards += [RowGroup(path, group, size) for group, size in enumerate(sizes)]
-    return shards, partial(_read_group, columns=None if columns is None else list(columns))
+    return shards, partial(_read_group, columns=None if columns is None else _names(columns))
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    """Take a list, of whatever can be iterated over."""
+    if not isinstance(values, Iterable) or isinstance(values, Mapping) or getattr(values, "ndim", 1) != 1:
+        raise ValueError(f"{name}={shown(values)}: pass a list")
+    return list(values)
+
+
+def _names(columns: Any) -> list[str]:
+    names = [columns] if isinstance(columns, str) else _listed("columns", columns)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"columns={shown(columns)}: pass a list of names, or None for all")
+    return names
 
 
 def hugging_face(dataset: Any) -> tuple[range, Callable[[int], Iterable[dict[str, Any]]]]:

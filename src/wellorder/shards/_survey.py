@@ -35,6 +35,7 @@ from wellorder.shards._features import (
 from wellorder.shards._reading import Read, ShardError, checked_failed, listed, marks_of, name_of, reading
 
 KIND = "wellorder survey 2"
+EMPTY = "every shard is empty, by sizes or by what read(shard) yields: pass shards with examples"
 ROOM = 1 << 24
 """Numbers in all shards' rows together, above which rows are made shorter: 64 MiB."""
 SAVE_EVERY = 30.0
@@ -254,11 +255,11 @@ class _Work:
         blank = Survey(np.zeros((0, 0), "f4"), sizes, np.zeros(0), marks_of(self.shards))
         weights = blank.weights * [bool(len(part.labels)) for part in parts]
         if not weights.any():
-            raise ValueError("every shard is empty: nothing can be learnt of them; is read(shard) right?")
+            raise ValueError(EMPTY)
         row = self.row
         if row is None:
             if self.sketch is None:
-                raise ValueError("every shard is empty: nothing can be learnt of them; is read(shard) right?")
+                raise ValueError(EMPTY)
             maker = settle(parts, weights, self.sketch, self.numbers, self.xy)
             row, rows = maker, np.stack([maker.mean_row(part) for part in parts])
             square = maker.mean_square

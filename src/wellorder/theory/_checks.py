@@ -72,7 +72,7 @@ class Check:
 
 
 def check_assumption(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
-    """Evaluate the order-error assumption on a run (``asm:order error``; ``asm:FL:order error`` for clients).
+    """Evaluate the order-error assumption on a run (Assumption 1; for clients, at rounds' ends).
 
     Entry q compares φ̄_q² with ΣA_i·φ̄_{q−i}² + ΣB_i·‖∇f(x_{q−i})‖² + D, in the method's norm (measured
     again from the run's orders if it was recorded in another); the first ν epochs are compared with N²ς².
@@ -96,8 +96,8 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     >>> from wellorder.problems import quadratics
     >>> run = wellorder.sgd(quadratics(100, spread=0.0), wellorder.GraB(), step_size=1e-5, epochs=9, p=np.inf)
     >>> check = check_assumption(run)
-    >>> check.label, check.fraction, check.first_violation, check.promised
-    ('ex:GraB', 1.0, None, False)
+    >>> check.fraction, check.first_violation, check.promised
+    (1.0, None, False)
     >>> check.reasons
     ('rule=Deterministic() has no proof: the lemmas are about Walk(c)',)
     """
@@ -108,6 +108,10 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
                 f"method={shown(method)}: the constants of a network are not known; pass constants(…) with "
                 "your own guess of ς, and the run's n, cohort, local_steps and server_step"
             )
+        if hasattr(recorded, "config"):  # a simulation; what a loader reports has no rounds
+            settings = recorded.config
+            shape = (settings.cohort, settings.local_steps, settings.server_step)
+            _same_shape(method, (recorded.orders.shape[1], *shape))
         return check_order_errors(recorded.order_error, method)
     known, found, reasons = _held_against(run, method, delta)
     if any(known.A) or any(known.B):
@@ -153,7 +157,7 @@ def check_order_errors(
             f"errors of shape {series.shape}: pass finite order errors of 0 or more, one an epoch"
         )
     if slopes.shape != series.shape:
-        raise ValueError(f"gradient_norms of shape {slopes.shape}: pass one for each of {series.size} epochs")
+        raise ValueError(f"gradient_norms of shape {slopes.shape}: pass one for each of {series.size} errors")
     return Check(
         f"order error of {known.method}, squared", known.label, series**2, _right_side(known, series, slopes),
         known.epoch_probability,
@@ -162,7 +166,7 @@ def check_order_errors(
 
 
 def check_drift(run: Run) -> Check:
-    """Evaluate the drift lemma on a run (``lem:parameter drift``; ``lem:FL:parameter drift`` for clients).
+    """Evaluate the drift lemma on a run.
 
     Δ_q ≤ (32/31)·γ·(K/S)·(φ̄_q + N·‖∇f(x_q)‖_p + S·ς), the last term for clients only; in the run's own norm.
     """
@@ -188,7 +192,7 @@ def check_drift(run: Run) -> Check:
 
 
 def check_bound(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
-    """Hold min_q ‖∇f(x_q)‖² against Theorem ``thm:SGD`` or ``thm:FL``; entry q is the case Q = q+1.
+    """Hold min_q ‖∇f(x_q)‖² against Theorem 1, for clients Theorem 2; entry q is the case Q = q+1.
 
     Refuses a step size for which nothing is proved: then there is no right side.
     """
@@ -237,7 +241,8 @@ def _held_against(
             covering = _covering(run, True, asked=False)
         facts |= _own_numbers(run, row) if row.name == covering else {}
     if isinstance(method, Constants):
-        known = _checked(run, method)
+        _same_shape(method, (run.problem.n, run.cohort, run.local_steps, run.server_step))
+        known = method
         reasons += _claimed(known, row, Setting(run.problem.n, **facts), gap=gap)
     else:
         known = constants(given or covering, run.problem.n, **facts)
@@ -304,9 +309,9 @@ def _unwalked(run: Run, row: Method, s: Setting) -> list[str]:
     ]
 
 
-def _checked(run: Run, known: Constants) -> Constants:
-    """Constants for this run's shape; refuses those of another N, cohort or kind."""
-    s, mine = known.setting, (run.problem.n, run.cohort, run.local_steps, run.server_step)
+def _same_shape(known: Constants, mine: tuple[int, int, int, float]) -> None:
+    """Refuse constants of another N, cohort, number of local steps or amplification than the run's."""
+    s = known.setting
     theirs = (s.n, s.cohort, s.local_steps, s.server_step)
     if theirs != mine:
         names = ("n", "cohort", "local_steps", "server_step")
@@ -314,7 +319,6 @@ def _checked(run: Run, known: Constants) -> Constants:
             f"{k}={a:g} (the run: {b:g})" for k, a, b in zip(names, theirs, mine, strict=True) if a != b
         )
         raise ValueError(f"method={known.method!r} with {other}: make the constants for this run's shape")
-    return known
 
 
 def _claimed(known: Constants, row: Method | None, facts: Setting, *, gap: bool) -> list[str]:

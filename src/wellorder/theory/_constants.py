@@ -259,14 +259,17 @@ def method_of(
 ) -> str:
     """Name the row that covers a policy: its own where there is one, else AP, which covers every order.
 
-    Pairs that do not come out even (an odd number of units, or of clients a round) have no row of their own
-    either. Of a subclass nothing is known that it has changed itself, so it is refused.
+    Pairs that do not come out even (an odd number of units, of clients a round, or of a worker's rounds) have
+    no row of their own either, nor have workers who are not one to a place of a round: S = workers, of SGD 1.
+    Of a subclass nothing is known that it has changed itself, so it is refused.
 
-    >>> from wellorder import FlipFlop, PairGraB
+    >>> from wellorder import CDGraB, FlipFlop, PairGraB
     >>> method_of(PairGraB()), method_of(PairGraB(), federated=True), method_of(FlipFlop())
     ('PairGraB', 'FL-GraB', 'AP')
     >>> method_of(PairGraB(), n=11), method_of(PairGraB(), federated=True, n=12, cohort=3)
     ('AP', 'FL-AP')
+    >>> method_of(CDGraB(3), federated=True, n=12, cohort=3), method_of(CDGraB(3)), method_of(CDGraB(1))
+    ('CD-GraB', 'AP', 'PairGraB')
     """
     if isinstance(policy, type) or not hasattr(policy, "advance"):
         raise ValueError(f"policy={shown(policy)}: pass a policy, such as GraB(), or the name of a method")
@@ -284,8 +287,19 @@ def method_of(
     name = (entry.clients if federated else entry.paper) if entry else ""
     if not name or getattr(policy, "reorders", 1) != 1:
         return arbitrary
-    in_pairs = cohort if federated else n
-    return arbitrary if METHODS[name].pairs and in_pairs is not None and in_pairs % 2 else name
+    row, places = METHODS[name], cohort if federated else 1
+    if places is not None and getattr(policy, "workers", places) != places:
+        return arbitrary
+    return name if _paired_up(row, n, places) else arbitrary
+
+
+def _paired_up(row: Method, n: int | None, cohort: int | None) -> bool:
+    """Whether a row's pairs come out even, as far as N and S are known."""
+    if not row.pairs or (row.federated and cohort is None):
+        return True
+    if row.federated and not row.coordinated:
+        return cast(int, cohort) % 2 == 0
+    return n is None or n // cast(int, cohort) % 2 == 0
 
 
 def _inherited(policy: Any) -> Entry | None:
@@ -306,7 +320,7 @@ def _inherited(policy: Any) -> Entry | None:
 
 @dataclass(frozen=True)
 class Constants:
-    r"""What Assumption ``asm:order error`` (``asm:FL:order error`` for clients) holds with.
+    r"""What Assumption 1, on the order error, holds with; for clients at rounds' ends.
 
     .. math:: \bar\phi_q^2 \le \sum_{i=1}^{\nu} A_i \bar\phi_{q-i}^2
         + \sum_{i=0}^{\nu} B_i \|\nabla f(x_{q-i})\|^2 + D
@@ -359,12 +373,12 @@ class Constants:
 
 
 def condition(A: Sequence[float], B: Sequence[float], n: int) -> float:  # noqa: N803
-    """ΣB/(N²(1 − ΣA)) of Theorem ``thm:SGD``; infinite if ΣA ≥ 1."""
+    """ΣB/(N²(1 − ΣA)) of Theorem 1; infinite if ΣA ≥ 1."""
     return sum(B) / (n**2 * (1 - sum(A))) if sum(A) < 1 else INF
 
 
 def least(A: Sequence[float], B: Sequence[float], n: int) -> tuple[float, float]:  # noqa: N803
-    r"""The least admissible c₁ and c₂ of Theorems ``thm:SGD`` and ``thm:FL``; refuses what they do not cover.
+    r"""The least admissible c₁ and c₂ of Theorems 1 and 2; refuses what they do not cover.
 
     .. math:: c_1 = 1 \Big/ \Big(\frac{255}{512} - \frac{\sum B_i}{512 N^2 (1 - \sum A_i)}\Big), \quad
         c_2 = \frac{2 c_1}{1 - \sum A_i}
@@ -375,9 +389,9 @@ def least(A: Sequence[float], B: Sequence[float], n: int) -> tuple[float, float]
     A, B = _factors("A", A), _factors("B", B)  # noqa: N806
     check_count("n", n)
     if not all(math.isfinite(value) and value >= 0 for value in (*A, *B)):
-        raise ValueError(f"A={shown(A)}, B={shown(B)}: the theorems need finite constants of 0 or more")
+        raise ValueError(f"A={shown(A)}, B={shown(B)}: pass finite numbers of 0 or more")
     if sum(A) >= 1:
-        raise ValueError(f"A={shown(A)}: the sum is {sum(A):g}, but the theorems need less than 1")
+        raise ValueError(f"A={shown(A)}: the sum is {sum(A):g}, but the theorems need less than 1; pass less")
     if condition(A, B, n) >= 255:
         raise ValueError(
             f"B={shown(B)}: ΣB/(N²(1 − ΣA)) = {condition(A, B, n):g}, but the theorems need less than 255; "
@@ -403,8 +417,8 @@ def constants(
     ----------
     method
         A name (``AP RR RR-expected OP IG SO NP GraB-proto PairGraB-proto GraB PairGraB Herding``, or for
-        clients ``FL-AP FL-RR FL-RR-expected FL-OP FL-IG FL-SO FL-NP FL-GraB-proto FL-GraB FL-Herding``), or a
-        policy, whose own numbers (passes, the walk's c) then count; any name for your own.
+        clients ``FL-AP FL-RR FL-RR-expected FL-OP FL-IG FL-SO FL-NP FL-GraB-proto FL-GraB FL-Herding``, and
+        ``CD-GraB``), or a policy, whose own numbers (passes, the walk's c) then count; any name for your own.
     n
         N, the number of units.
     A, B, D, p

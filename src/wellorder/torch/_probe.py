@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from wellorder._arguments import seed_of
+from wellorder._arguments import seed_of, shown
 from wellorder.torch._sketch import Sketch, SketchSource
 
 
@@ -53,7 +53,11 @@ class probe:  # noqa: N801 (a function with a method, as a partial is)
         if not isinstance(model, nn.Module):
             raise ValueError(f"model={type(model).__name__}: pass an nn.Module")
         if not callable(loss):
-            raise ValueError(f"loss={loss!r}: pass a function from a model and a batch to the mean loss")
+            raise ValueError(f"loss={shown(loss)}: pass a function from a model and a batch to the mean loss")
+        if not callable(collate):
+            raise ValueError(f"collate={shown(collate)}: pass a function from a list of examples to a batch")
+        if spec is not None and not isinstance(spec, Sketch):
+            raise ValueError(f"spec={shown(spec)}: pass a wellorder.torch.Sketch, or leave it out")
         self._model = copy.deepcopy(model).eval()
         self._model.training = True  # its layers stay in evaluation mode; hooks listen to a model that trains
         for parameter in self._model.parameters():
@@ -67,6 +71,8 @@ class probe:  # noqa: N801 (a function with a method, as a partial is)
 
     def many(self, examples: Sequence[Any]) -> Tensor:
         """The rows of some examples, (b, k), on the CPU."""
+        if not isinstance(examples, Sequence) or not len(examples):
+            raise ValueError(f"examples={shown(examples)}: pass a list of one example or more")
         device = next(self._model.parameters()).device
         batch = _moved(self._collate(list(examples)), device)
         with self._one_at_a_time, torch.enable_grad():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from wellorder._arguments import seed_of, whole_number
+from wellorder._arguments import one_of, seed_of, shown, whole_number
 from wellorder._balanced import balanced_stream
 from wellorder.shards import Survey
 from wellorder.shards._order import dealt
@@ -107,7 +107,7 @@ class ShardedDataset(IterableDataset[Any]):
         if not isinstance(survey, Survey):
             raise ValueError(f"survey={type(survey).__name__}: pass what wellorder.shards.survey returned")
         if not callable(read):
-            raise ValueError(f"read={read!r}: pass a function from a shard to its examples")
+            raise ValueError(f"read={shown(read)}: pass a function from a shard to its examples")
         self.shards, self.read, self.survey = listed(shards), read, survey
         survey.check(self.shards)
         by = survey if steer_by is None else steer_by
@@ -116,11 +116,10 @@ class ShardedDataset(IterableDataset[Any]):
         self.mean, self.row = by.mean, by.row if row is None else row
         if not callable(self.row):
             raise ValueError(
-                f"row={self.row!r}: the survey was made with a row function of your own, which is not saved; "
-                "pass it, here or to Survey.load"
+                f"row={shown(self.row)}: the survey was made with a row function of your own, which is not "
+                "saved; pass it, here or to Survey.load"
             )
-        if remainder not in REMAINDERS:
-            raise ValueError(f'remainder={remainder!r}: pass "repeat", "drop" or "keep"')
+        one_of("remainder", remainder, REMAINDERS)
         self.window = chosen_window(survey, window)
         self.candidates = whole_number("candidates", candidates, least=1)
         self.batch_size = whole_number("batch_size", batch_size, least=1)
@@ -268,8 +267,8 @@ class ShardedDataset(IterableDataset[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was taken."""
-        if state.get("kind") != "wellorder ShardedDataset 1":
-            raise ValueError("no state of a ShardedDataset; pass what its state_dict returned")
+        if not isinstance(state, Mapping) or state.get("kind") != "wellorder ShardedDataset 1":
+            raise ValueError(f"state={shown(state)}: pass what a ShardedDataset's state_dict returned")
         if state["must"] != self._must():
             raise ValueError(
                 f"this state was saved with {state['must']}, and this is {self._must()}; load it where the "

@@ -106,7 +106,8 @@ def check_knowledge(policy: Policy[Any], model: nn.Module | None, rows: Any) -> 
     """Refuse to order by nothing, and rows for a policy that takes none."""
     if rows is not None and not remembers(policy):
         raise ValueError(
-            f"rows=…: {type(policy).__name__} takes no rows; use Steering() or Herding(), or leave rows out"
+            f"rows=…: policy={type(policy).__name__} takes no rows; use Steering() or Herding(), or leave "
+            "rows out"
         )
     if model is None and rows is None and policy.needs.at_visits():
         raise ValueError(
