@@ -2,8 +2,9 @@
 
 Run as ``python -m benchmarks.shards_throughput [TENTHS]``. Speed: one process reads the files tenth by
 tenth, each tenth in every way before the next, so that whatever else the machine does falls on all alike;
-medians of processor time. Memory: a process for each way, which reads everything. WebDataset reads no parquet;
-there the shuffle stage behind our reader is the rival, and, on a few tenths, what else people iterate with.
+medians of processor time. Memory: a process for each way, which reads everything. WebDataset reads no
+parquet: there the shuffle stage behind our reader is the rival, and, on a few tenths, what else people
+iterate with.
 """
 
 from __future__ import annotations
