@@ -209,6 +209,7 @@ def reproduce(
         precision=precision,
         checkpoint=keep / f"{model}.npz",
         checkpoint_every=5,
+        checkpoint_seconds=1e9,  # the table beside it is kept at the same epochs
     )
     jobs = [(policy, replace(settings, seed=s)) for policy in POLICIES.values() for s in range(seeds)]
     names = [(name, s) for name in POLICIES for s in range(seeds)]

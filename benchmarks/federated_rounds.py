@@ -1,11 +1,12 @@
 """Rounds to a given accuracy: ordered clients against cohorts drawn anew each round (Flower's default).
 
 python benchmarks/federated_rounds.py run SETTING… --data DIR [--device cuda] [--part 1/3] >> rounds.jsonl
+python benchmarks/federated_rounds.py measure SETTING… --data DIR    only how much its clients differ
 python benchmarks/federated_rounds.py table rounds.jsonl      Markdown: rounds to each target, and saved
 
 All methods and seeds of a setting train side by side from the same first weights, and are measured every
 ``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or
-above it. Every setting also prints how much its clients differ, from a first epoch's updates. DIR holds the
+above it. Every setting also prints how much its clients differ, from two epochs' updates. DIR holds the
 official files (mnist/, fashion_mnist/, cifar-10-batches-bin/, cifar-100-binary/, clients/). Without names of
 settings all are run. JSON lines.
 """
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from wellorder import Herding, PairGraB, RandomCohorts, RandomReshuffling
+from wellorder import BalancedCohorts, Herding, PairGraB, RandomCohorts, RandomReshuffling
 from wellorder.federated import (
     Always,
     ClientData,
@@ -55,6 +56,7 @@ METHODS: dict[str, tuple[Any, int]] = {
     "FL-RR": (RandomReshuffling(), 0),
     "FL-GraB": (PairGraB(), 0),
     "Herding": (Herding(), SKETCH),
+    "BalancedCohorts": (BalancedCohorts(COHORT), SKETCH),
 }
 """A policy, and the length of its sketches (0: whole updates)."""
 SPLITS: dict[str, Callable[[Any, int], Partition]] = {
@@ -167,14 +169,19 @@ def config_of(setting: Setting, clients: int, options: argparse.Namespace) -> Co
 
 
 def differ(data: ClientData, make: Callable[[int], nn.Module], config: Config) -> float:
-    """How much clients differ, from the updates of a first, random epoch."""
+    """How much clients differ, from the updates of the first two epochs."""
     short = replace(
-        config, epochs=1, evaluate=0, looks=1, sketch=SKETCH, server_step=1.0, availability=Always()
+        config, epochs=2, evaluate=0, looks=1, sketch=SKETCH, server_step=1.0, availability=Always()
     )
     runs = Runs(make(0), data, [(Herding(), short)])
+    seen: list[Any] = []
+
+    def keep(_: int, __: Any) -> None:
+        seen.append(runs.loop.runs[0].queue.state.rows.copy())
+
     with precision_of(short.precision):
-        done = runs.train()[0]
-    return heterogeneity(done.state.rows[done.orders[0]], cohort=COHORT)
+        runs.train(keep)
+    return heterogeneity(seen[0], seen[1], cohort=COHORT)
 
 
 class Enough(Exception):  # noqa: N818
@@ -188,6 +195,8 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
     shared = config_of(setting, data.partition.n, options)
     say(setting=name, clients=data.partition.n, heterogeneity=round(differ(data, make, shared), 4),
         rounds=shared.epochs * -(-data.partition.n // COHORT), precision=shared.precision)  # fmt: skip
+    if options.command == "measure":
+        return
     gammas = options.step_sizes or [setting.step_size]
     label = {
         "setting": name, "availability": options.availability, "server_step": options.server_step,
@@ -304,23 +313,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser("table")
     show.add_argument("files", nargs="+", type=Path)
-    run = commands.add_parser("run")
-    run.add_argument("settings", nargs="*", metavar="SETTING", help=", ".join(SETTINGS))
-    run.add_argument("--data", required=True)
-    run.add_argument("--device", default="cpu")
-    run.add_argument("--precision", help="float32; on CUDA bf16")
-    run.add_argument("--part", default="1/1", help="2/3: the second of three parts of the settings")
-    run.add_argument("--minutes", type=float, default=60.0, help="stop then, and print what there is")
-    run.add_argument("--seeds", type=int, default=3)
-    run.add_argument("--at-once", type=int, default=0, help="seeds that share the device (0: all)")
-    run.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    run.add_argument("--rounds", type=int, help="at most so many instead of the setting's")
-    run.add_argument("--every", type=int, help="rounds between two looks")
-    run.add_argument("--clients", type=int, help="instead of the setting's")
-    run.add_argument("--step-sizes", nargs="+", type=float, help="each method's best of these is shown")
-    run.add_argument("--server-step", type=float, default=1.0)
-    run.add_argument("--availability", default="always", choices=list(AVAILABILITY))
-    run.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
+    run, measure = commands.add_parser("run"), commands.add_parser("measure")
+    for command in (run, measure):
+        settle(command)
     options = parser.parse_args()
     if options.command == "table":
         rows = [json.loads(line) for file in options.files for line in file.read_text().splitlines() if line]
@@ -337,6 +332,26 @@ def main() -> None:
     for name in parts(options.settings or list(SETTINGS), options.part):
         if time.time() < until:
             train(name, options, until)
+
+
+def settle(run: argparse.ArgumentParser) -> None:
+    """The options of a run."""
+    run.add_argument("settings", nargs="*", metavar="SETTING", help=", ".join(SETTINGS))
+    run.add_argument("--data", required=True)
+    run.add_argument("--device", default="cpu")
+    run.add_argument("--precision", help="float32; on CUDA bf16")
+    run.add_argument("--part", default="1/1", help="2/3: the second of three parts of the settings")
+    run.add_argument("--minutes", type=float, default=60.0, help="stop then, and print what there is")
+    run.add_argument("--seeds", type=int, default=3)
+    run.add_argument("--at-once", type=int, default=0, help="seeds that share the device (0: all)")
+    run.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    run.add_argument("--rounds", type=int, help="at most so many instead of the setting's")
+    run.add_argument("--every", type=int, help="rounds between two looks")
+    run.add_argument("--clients", type=int, help="instead of the setting's")
+    run.add_argument("--step-sizes", nargs="+", type=float, help="each method's best of these is shown")
+    run.add_argument("--server-step", type=float, default=1.0)
+    run.add_argument("--availability", default="always", choices=list(AVAILABILITY))
+    run.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
 
 
 if __name__ == "__main__":

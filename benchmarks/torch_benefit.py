@@ -14,9 +14,11 @@ import json
 import multiprocessing
 import os
 import queue
+import sys
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +26,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_models import LabelledData, Recipe
+
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, Steering, features
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
-from wellorder.experiments._tasks.networks import LabelledData, Recipe, loader_of, look
 from wellorder.torch import ordered
 
 
@@ -102,7 +106,7 @@ class Training:
             model = self.model if how.pop("model", False) else None
             inputs = None if how["rows"] == "labels" else functional.adaptive_avg_pool2d(data.x, 8)
             how["rows"] = features(inputs, data.y)
-        loader = loader_of(recipe, data)
+        loader = data.loader(recipe.batch)
         self.loader: Any = ordered(loader, model, policy, seed=seed, **how)
 
     def epoch(self, looks: int = 0) -> list[dict[str, float]]:
@@ -114,7 +118,7 @@ class Training:
             functional.cross_entropy(self.model(x), y).backward()
             self.optimizer.step()
             if step in at:
-                found.append(look(self.model, self.data))
+                found.append(self.data.look(self.model))
         return found
 
 
@@ -164,7 +168,7 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     part = replace(data, x=data.x[:TIMED], y=data.y[:TIMED])
     runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in options.orders}
     plain = Training(setting, part, "RR", 0)
-    plain.loader = loader_of(setting.recipe, part)
+    plain.loader = part.loader(setting.recipe.batch)
     times: dict[str, dict[str, list[float]]] = {}
     for turn in range(8):
         for order, run in (("shuffle=True", plain), *runs.items()):

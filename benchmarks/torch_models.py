@@ -1,12 +1,18 @@
-"""Larger models for the torch benchmarks: ResNets, a transformer LM, an MLP."""
+"""What the torch benchmarks share: ResNets, a transformer LM, an MLP; labelled data; how they are trained."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from wellorder.experiments._tasks.network_data import Gather, Places
 
 
 class Block(nn.Module):
@@ -88,3 +94,41 @@ def mlp(*widths: int) -> nn.Module:
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+@dataclass(frozen=True)
+class LabelledData:
+    """Inputs and labels to train on, and to test on: tensors whose rows are examples."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+    def to(self, device: str) -> LabelledData:
+        return LabelledData(*(part.to(device) for part in (self.x, self.y, self.test_x, self.test_y)))
+
+    def loader(self, batch: int) -> DataLoader[Any]:
+        """Shuffled batches of the training data, each gathered in one go where the data lie."""
+        return DataLoader(Places(len(self.x)), batch, shuffle=True, collate_fn=Gather(self.x, self.y))
+
+    def look(self, model: nn.Module) -> dict[str, float]:
+        """Loss on the training data (infinite once diverged) and accuracy on the test data."""
+        model.eval()
+        with torch.no_grad():
+            outputs = torch.cat([model(part) for part in self.x.split(4096)])
+            loss = float(functional.cross_entropy(outputs, self.y).nan_to_num(float("inf")))
+            guesses = torch.cat([model(part).argmax(1) for part in self.test_x.split(4096)])
+        model.train()
+        return {"loss": loss, "test_accuracy": float((guesses == self.test_y).float().mean())}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A network, and the SGD that trains it; ``model`` is a function of a module, so that it can travel."""
+
+    model: Callable[[], nn.Module]
+    step_size: float
+    batch: int = 16
+    momentum: float = 0.9
+    weight_decay: float = 0.0

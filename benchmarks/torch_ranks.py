@@ -40,7 +40,7 @@ from torch_models import mlp
 
 from wellorder import CDGraB, Keeps, Needs, PairGraB, RandomReshuffling, Steering
 from wellorder._datasets.networks import cnn
-from wellorder.experiments._tasks.networks import Gather, Places
+from wellorder.experiments._tasks.network_data import Gather, Places
 from wellorder.torch import ordered
 
 

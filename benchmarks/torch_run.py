@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, ResNet, mlp
 
 from wellorder._datasets.networks import cnn, lenet
-from wellorder.experiments._tasks.networks import Gather, Places
+from wellorder.experiments._tasks.network_data import Gather, Places
 from wellorder.torch import ordered
 
 IMAGE = (3, 32, 32)

@@ -27,7 +27,7 @@ from torch_models import LM, ResNet, mlp
 from torch_run import Folded
 
 from wellorder import PairGraB, Steering
-from wellorder.experiments._tasks.networks import Gather, Places
+from wellorder.experiments._tasks.network_data import Gather, Places
 from wellorder.torch import ordered
 
 CASES: dict[str, tuple[Any, int, Any, torch.dtype]] = {

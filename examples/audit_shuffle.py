@@ -1,6 +1,6 @@
 """How good is a shuffle buffer? Digits stored by class, read through buffers of several sizes, and audited.
 
-python examples/audit_shuffle.py [--buffers 0 100 500] [--out shuffle.svg]
+python examples/audit_shuffle.py [--buffers 0 100 500] [--out shuffle.png]
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Buffered:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--buffers", type=int, nargs="+", default=[0, 100, 500, 2000])
-    parser.add_argument("--out", help="draw the first of them into this SVG file")
+    parser.add_argument("--out", help="draw the first of them into this file (.png, .pdf or .svg)")
     options = parser.parse_args()
     random.seed(0)
     x, y = load_digits(return_X_y=True)
@@ -54,7 +54,7 @@ def main() -> None:
         found = wo.audit(Buffered(x[order], y[order], buffer), epochs=3)
         print(f"buffer of {buffer}: {found}\n")
         if options.out and not i:
-            found.plot(options.out)
+            found.plot().figure.savefig(options.out)
             print(f"Picture: {options.out}\n")
 
 

@@ -149,7 +149,7 @@ def test_importing_the_core_loads_no_framework(module):
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"torch", "flwr", "ray", "matplotlib", "plotly", "pyarrow", "sklearn", "typer"} & set(loaded)
+    assert not {"torch", "flwr", "ray", "matplotlib", "pyarrow", "sklearn", "typer"} & set(loaded)
 
 
 def test_the_command_answers_both_ways():

@@ -10,6 +10,7 @@ import pytest
 import wellorder
 from wellorder import (
     Arbitrary,
+    BalancedCohorts,
     CDGraB,
     FlipFlop,
     GraB,
@@ -64,6 +65,8 @@ POLICIES = [
     Herding(),
     Herding(passes=3, rule=Walk(200.0)),
     Steering(),
+    BalancedCohorts(4),
+    BalancedCohorts(3, newest=1.0),
     Steering(window=4, candidates=2),
 ]
 

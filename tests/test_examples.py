@@ -13,10 +13,11 @@ EXAMPLES = ROOT / "examples"
 # One line per example: the arguments that make it small. "{out}" is a temporary folder, and every path given
 # in it must exist afterwards and be named in the output; "needs:package" skips where that is not installed.
 SMALL = {
-    "audit_shuffle.py": ["--buffers", "100", "--out", "{out}/shuffle.svg", "needs:sklearn"],
+    "audit_shuffle.py": ["--buffers", "100", "--out", "{out}/shuffle.png", "needs:sklearn"],
     "balanced_numpy.py": ["--epochs", "2", "--seeds", "2", "--examples", "200"],
     "ddp.py": ["--epochs", "2", "--examples", "200", "--out", "{out}/run", "needs:torch"],
     "features_sklearn.py": ["--epochs", "2", "--seeds", "2", "needs:sklearn"],
+    "my_task.py": ["--epochs", "1", "--seeds", "1", "needs:torch", "needs:sklearn"],
     "ordered_loop.py": ["--epochs", "2", "--seeds", "1", "needs:torch", "needs:sklearn"],
     "quadratics.py": ["--epochs", "2", "--seeds", "2", "--out", "{out}/quadratics.png", "needs:matplotlib"],
     "shards.py": ["--files", "20", "--examples", "20", "--window", "80", "--seeds", "1"],

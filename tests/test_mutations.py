@@ -102,6 +102,21 @@ MUTATIONS = {
         ],
         ["tests/policies/test_latest_rows.py::test_herding_is_basic_br_repeated_from_a_fresh_shuffle"],
     ),
+    "one candidate in four is not looked at": (
+        "_kernels/steer.py",
+        [("((a, x), (b, y), (c, z), (d, w))", "((a, x), (b, y), (c, z))")],
+        ["tests/policies/test_latest_rows.py::test_steering_is_its_transcription_in_lists"],
+    ),
+    "seeds need not agree in sign for a verdict": (
+        "report/_verdict.py",
+        [
+            (
+                "if max((differences > 0).sum(), (differences < 0).sum()) < agreeing * len(differences):",
+                "if len(differences) < agreeing:",
+            )
+        ],
+        ["tests/report/test_verdict.py::test_seeds_must_agree_in_sign"],
+    ),
     "a lone row is kept unseen": (
         "_kernels/balance.py",
         [("    if not np.isfinite(square):\n", "    if False:\n")],

@@ -124,7 +124,7 @@ POLICIES = [
     wellorder.Arbitrary([[0, 1, 2, 3]] * 3), wellorder.FlipFlop(), GraB(), GraBProto(), Greedy(), Herding(),
     wellorder.IncrementalGradient(), NicePermutation(2), PairGraB(), wellorder.PairGraBProto(), RandomReshuffling(),
     wellorder.ShuffleOnce(), Steering(), wellorder.WithReplacement(), wellorder.CDGraB(2),
-    wellorder.RandomCohorts(2),
+    wellorder.RandomCohorts(2), wellorder.BalancedCohorts(2),
 ]  # fmt: skip
 
 CALLS = {
@@ -138,6 +138,7 @@ CALLS = {
     "wellorder.NicePermutation": lambda: {"passes": 2, "rule": Deterministic()},
     "wellorder.CDGraB": lambda: {"workers": 2, "rule": Deterministic()},
     "wellorder.RandomCohorts": lambda: {"cohort": 2},
+    "wellorder.BalancedCohorts": lambda: {"cohort": 2, "newest": 0.5},
     "wellorder.Steering": lambda: {"window": 3, "candidates": 2},
     **{f"wellorder.{type(p).__name__}.{verb}": call for p in POLICIES for verb, call in verbs(p).items()},
     "wellorder.FlipFlop": dict,
@@ -159,7 +160,7 @@ CALLS = {
         "every": 2, "xy": lambda batch: batch, "key": lambda batch: [0, 1, 2, 3], "before_epoch": lambda epoch: None, "most": 10,
         "shuffles": 2, "seed": 0,
     },
-    "wellorder.Audit.plot": lambda: {"self": wellorder.audit([0, 2, 1, 3], labels=[0, 1, 1, 0]), "path": None},
+    "wellorder.Audit.plot": lambda: {"self": wellorder.audit([0, 2, 1, 3], labels=[0, 1, 1, 0]), "axes": None},
     "wellorder.balance": lambda: {"signals": ROWS, "rule": Walk(2.0), "total": np.zeros(3), "seed": 0, "start": 0},
     "wellorder.balanced": lambda: {"rows": ROWS, "policy": Herding(), "seed": 0, "start": 0},
     "wellorder.balanced_stream": lambda: {
@@ -304,7 +305,7 @@ def federated():
         "mnist": lambda: dict(names),
         "clients": lambda: {"problem": quadratics(4), "groups": [[0, 1], [2, 3]]},
         "dirichlet": lambda: {"labels": labels, "clients": 4, "alpha": 0.5, "seed": 0},
-        "heterogeneity": lambda: {"updates": ROWS, "cohort": 2},
+        "heterogeneity": lambda: {"first": ROWS, "second": ROWS, "cohort": 2},
         "iid": lambda: {"labels": labels, "clients": 4, "seed": 0},
         "label_shards": lambda: {"labels": labels, "clients": 4, "each": 2, "seed": 0},
         "fedavg": lambda: {
@@ -360,6 +361,8 @@ def sharded():
             "size": 8, "seed": 0, "path": None, "threads": 1, "failed": "raise", "progress": False,
         },
         "ordered_shards": lambda: {"survey": found, "seed": 0, "epoch": 1},
+        "expected_error": lambda: {"survey": found, "window": 5},
+        "suggested_window": lambda: {"survey": found, "most": 100},
         "Survey.save": lambda: {"self": found, "path": path},
         "Survey.load": lambda: {"path": path, "row": None, "xy": lambda pair: pair},
         "Survey.check": lambda: {"self": found, "shards": range(4)},
@@ -431,9 +434,7 @@ def experiments():
 
     from wellorder.experiments import (
         Config,
-        LabelledData,
         NetworkTask,
-        Recipe,
         Settings,
         compare,
         problem_task,
@@ -447,8 +448,9 @@ def experiments():
     }  # fmt: skip
     done = compare(task, Config(**config), out="done")
     x, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
-    recipe, settings = Recipe(lambda: torch.nn.Linear(3, 2), 0.1), Settings(0.1, 2)
-    network = NetworkTask("own", "own", recipe, lambda: LabelledData(x, y, x, y), epochs=1)
+    network, settings = NetworkTask(lambda: torch.nn.Linear(3, 2), (x, y), epochs=1), Settings(0.1, 2)
+    with Path("table.csv").open("w") as table:
+        table.write("a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 3}\n" for i in range(30)))
     folder, cell = done.folder, done.table.slice(0, 3)
     search = two_stage(lambda grid: [abs(np.log10(value) + 1.4) for value in grid])
     return {
@@ -456,7 +458,7 @@ def experiments():
         "Config.from_given": lambda: {"data": {"epochs": 3, "policies": ["RR"]}},
         "Config ": lambda: {**config, "policies": ("RR", "GraB")},
         "compare": lambda: {"task": task, "config": Config(**config), "out": None, "jobs": 1, "resume": False,
-                            "watch": None},
+                            "watch": None, "executor": None, "progress": True},
         "Settings": lambda: {"step_size": 0.1, "epochs": 2, "cohort": 1, "local_steps": 1, "server_step": 1.0},
         "Settings.check": lambda: {"self": settings, "n": 4},
         "problem_task": lambda: {"problem": quadratics(4), "step_size": 0.1, "epochs": 2, "name": "own"},
@@ -467,15 +469,16 @@ def experiments():
         "ProblemTask.check": lambda: {"self": task, "settings": settings},
         "ProblemTask.train": lambda: {"self": task, "policy": GraB(), "seed": 0, "settings": settings},
         "ProblemTask.warm_up": lambda: {"self": task, "policy": GraB(), "seed": 0, "settings": settings},
-        "LabelledData": lambda: {"x": x, "y": y, "test_x": x, "test_y": y},
-        "LabelledData.to": lambda: {"self": LabelledData(x, y, x, y), "device": "cpu", "examples": 2},
         "NetworkTask": lambda: {
-            "name": "own", "title": "own", "recipe": recipe, "load": lambda: LabelledData(x, y, x, y), "epochs": 1,
-            "examples": 2, "device": "cpu", "find": None, "metrics": network.metrics,
+            "model": network.model, "data": (x, y), "loss": network.loss, "optimizer": network.optimizer, "scheduler": None,
+            "batch_size": 2, "test": 0.25, "test_metrics": {"zero": lambda output, labels: 0.0}, "epochs": 1, "device": "cpu",
+            "name": "own", "title": "own", "step": None, "scheduler_steps": "batch", "workers": 0, "collate": None,
+            "command": ("own.py:task",),
         },
         "NetworkTask.check": lambda: {"self": network, "settings": settings},
         "NetworkTask.train": lambda: {"self": network, "policy": GraB(), "seed": 0, "settings": settings},
-        "Recipe": lambda: {"model": recipe.model, "step_size": 0.1, "batch": 2, "momentum": 0.9, "weight_decay": 0.0},
+        "NetworkTask.check_policy": lambda: {"self": network, "policy": GraB()},
+        "NetworkTask.warm_up": lambda: {"self": network, "policy": GraB(), "seed": 0, "settings": settings},
         "RunFolder": lambda: {"path": folder.path},
         "RunFolder.claimed": lambda: {"path": folder.path, "resume": True},
         "RunFolder.start": lambda: {"path": folder.path, "resume": True},
@@ -489,6 +492,10 @@ def experiments():
         "Search.from_data": lambda: {"data": search.as_data()},
         "publish": lambda: {"done": done},
         "summary": lambda: {"done": done},
+        "table_task": lambda: {
+            "path": "table.csv", "label": "y", "kind": "classification", "model": "mlp", "drop": ("b",), "batch_size": 4,
+            "test": 0.2, "epochs": 2,
+        },
         "task_of": lambda: {"name": "quadratics", "folder": None, "download": False},
         "two_stage": lambda: {"losses": lambda grid: [1.0 for _ in grid], "coarse": (0.1, 1.0)},
     }  # fmt: skip

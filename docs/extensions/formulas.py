@@ -1,60 +1,55 @@
-"""Formulas without JavaScript: the LaTeX of our docstrings as HTML with Unicode symbols."""
+"""Formulas without JavaScript: LaTeX between dollars becomes MathML, which browsers typeset themselves.
+
+A hook of mkdocs (see mkdocs.yml). Pages write ``$…$`` and ``$$…$$``, docstrings
+``:math:`…``` and ``.. math::``.
+"""
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Iterator
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring
 
-PART = re.compile(r"\\[A-Za-z]+|\\.|\s+|.")
+from latex2mathml.converter import convert
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.inlinepatterns import InlineProcessor
+from mkdocs.plugins import event_priority
+
+FORMULA = r"(?<![\\$\w])(\$\$?)(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\1(?![\d$])"
 INLINE = re.compile(r":math:`([^`]+)`")
-CODE = re.compile(r"(`+[^`]*`+|<[^>]*>)")
+DISPLAY = re.compile(r"^( *)\.\. math:: *(.*(?:\n\1 +\S.*)*)", re.MULTILINE)
+DOCTEST = re.compile(r"^(```+)python\n(?=>>> )", re.MULTILINE)
+
+CODE = re.compile(r"(`+[^`]*`+|<[^>]*>|\$[^$]+\$)")
 NAMES = re.compile(r"[*\w]+(?:, [*\w]+)*(?: :.*)?")
 BRACED = re.compile(r"_\{([^{}]*)\}")
 SINGLE = re.compile(
     r"(?:(?<![A-Za-z][A-Za-z])(?<=[^\s_])|(?<=\bmax)|(?<=\bmin))_([A-Za-z0-9α-ω]{1,2})(?![A-Za-z_])"
 )
-DISPLAY = re.compile(r"^( *)\.\. math:: *(.*(?:\n\1 +\S.*)*)", re.MULTILINE)
-
-GREEK = """
-alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho varsigma sigma tau
-upsilon phi chi psi omega
-"""
-SIGNS = """
-varepsilon ε varphi φ ell ℓ Delta Δ Sigma Σ Phi Φ Omega Ω nabla ∇ partial ∂ infty ∞ sum Σ prod ∏ max max
-min min log log exp exp cdot · times × otimes ⊗ odot ⊙ pm ± top ⊤ langle ⟨ rangle ⟩ lvert | rvert | lVert ‖
-rVert ‖ | ‖ { { } } dots … ldots … cdots … lfloor ⌊ rfloor ⌋ lceil ⌈ rceil ⌉ mid |
-"""
-RELATIONS = """
-le ≤ leq ≤ ge ≥ geq ≥ ne ≠ neq ≠ approx ≈ sim ∼ in ∈ propto ∝ leftarrow ← gets ← to → rightarrow →
-Rightarrow ⇒ iff ⇔ = = + + - −
-"""
-SPACES = {";": " ", ",": " ", ":": " ", "!": "", "\\": " ", "quad": "\u2003", "qquad": "\u2003\u2003"}
-SIZES = ("left", "right", "big", "Big", "bigl", "bigr", "Bigl", "Bigr")
-ACCENTS = {"bar": "\u0304", "hat": "\u0302", "tilde": "\u0303", "vec": "\u20d7"}
-FRACTIONS = ("frac", "tfrac", "dfrac")
-STYLES = ("mathrm", "mathbf", "mathcal", "mathbb", "text", "operatorname", "boldsymbol")
 
 
-def _pairs(table: str, around: str = "") -> dict[str, str]:
-    words = table.split()
-    return {name: f"{around}{sign}{around}" for name, sign in zip(words[::2], words[1::2], strict=True)}
-
-
-SYMBOLS = {name: chr(ord("α") + i) for i, name in enumerate(GREEK.split())}
-SYMBOLS |= _pairs(SIGNS) | _pairs(RELATIONS, " ") | SPACES | dict.fromkeys(SIZES, "")
+def mathml(tex: str, *, display: bool = False) -> str:
+    r"""One formula as a ``<math>`` element; a command that is not understood is refused by name."""
+    tex = re.sub(r"\\phi(?![A-Za-z])", r"\\varphi", " ".join(tex.split()))  # φ as in the text, not ϕ
+    shown = convert(tex, display="block" if display else "inline")
+    if missed := re.search(r"\\[A-Za-z]+", shown):
+        raise ValueError(
+            f"{missed[0]} in the formula {tex!r}: latex2mathml does not know it; write it otherwise"
+        )
+    return shown
 
 
 def typeset(text: str) -> str:
-    """Replace ``:math:`` roles and ``.. math::`` blocks of a docstring by HTML."""
-    text = DISPLAY.sub(lambda m: f'{m[1]}<div class="formula">{formula(" ".join(m[2].split()))}</div>', text)
-    return INLINE.sub(lambda m: f'<span class="formula">{formula(m[1])}</span>', text)
+    """Put a docstring's ``:math:`` roles and ``.. math::`` blocks between dollars, as pages have them."""
+    text = DISPLAY.sub(lambda m: f"{m[1]}$${' '.join(m[2].split())}$$", text)
+    return INLINE.sub(lambda m: f"${m[1].strip()}$", text)
 
 
 def plain(text: str) -> str:
     """Keep Markdown's hands off formulas in plain symbols, such as ‖x_q − x*‖ and Σ_{i<n}.
 
-    Code is left alone, and so are names such as ``step_size`` and the lines that head a parameter.
+    Code and formulas are left alone, and so are names such as ``step_size`` and lines that head a parameter.
     """
     return "\n".join(line if NAMES.fullmatch(line) else _escaped(line) for line in text.split("\n"))
 
@@ -67,44 +62,27 @@ def _escaped(line: str) -> str:
     return "".join(parts)
 
 
-def formula(tex: str) -> str:
-    r"""One formula: ``\frac1S\sum_n p_n`` becomes a stacked fraction, Σ with a subscript, and so on."""
-    return _sequence(iter(PART.findall(tex)), tex).strip()
+class _Formula(InlineProcessor):
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[Element, int, int]:  # type: ignore[override]  # noqa: ARG002, N802
+        shown = mathml(m[2], display=m[1] == "$$").replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+        return fromstring(shown), m.start(0), m.end(0)  # noqa: S314  # our own text
 
 
-def _sequence(parts: Iterator[str], tex: str) -> str:
-    shown = []
-    for part in parts:
-        if part == "}":
-            break
-        shown.append(_item(part, parts, tex))
-    return "".join(shown)
+class Formulas(Extension):
+    """Markdown with formulas."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+        """Before emphasis (60) and escapes (180), after code (190)."""
+        md.inlinePatterns.register(_Formula(FORMULA, md), "formula", 185)
 
 
-def _item(part: str, parts: Iterator[str], tex: str) -> str:
-    if part == "{":
-        return _sequence(parts, tex)
-    if part == "^":
-        return f"<sup>{_argument(parts, tex)}</sup>"
-    if part == "_":
-        return f"<sub>{_argument(parts, tex)}</sub>"
-    if not part.startswith("\\"):
-        return SYMBOLS[part] if part in "=+-" else html.escape(part.strip())
-    name = part[1:]
-    if name in FRACTIONS:
-        over, under = _argument(parts, tex), _argument(parts, tex)
-        return f'<span class="frac"><span>{over}</span><span>{under}</span></span>'
-    if name in ACCENTS:
-        return _argument(parts, tex) + ACCENTS[name]
-    if name in STYLES:
-        return _argument(parts, tex)
-    if name not in SYMBOLS:
-        raise ValueError(f"\\{name} in the formula {tex!r}: add it to docs/extensions/formulas.py")
-    return SYMBOLS[name]
+@event_priority(100)  # before mkdocstrings looks at the list
+def on_config(config: Any) -> Any:
+    """Tell Markdown of formulas."""
+    config.markdown_extensions.append(Formulas())
+    return config
 
 
-def _argument(parts: Iterator[str], tex: str) -> str:
-    part = next((part for part in parts if not part.isspace()), "")
-    if not part:
-        raise ValueError(f"the formula {tex!r} ends too early; give its last command an argument")
-    return _item(part, parts, tex)
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Doctests are consoles: their prompts are not shown, and what they print is not copied (extra.css)."""
+    return DOCTEST.sub(r"\1pycon\n", markdown)

@@ -35,6 +35,7 @@ from wellorder._order import (
 from wellorder._training import Run, sgd
 from wellorder.policies import (
     Arbitrary,
+    BalancedCohorts,
     CDGraB,
     FlipFlop,
     GraB,
@@ -58,6 +59,7 @@ __all__ = [
     "Arbitrary",
     "Audit",
     "Balanced",
+    "BalancedCohorts",
     "CDGraB",
     "ContractError",
     "Deterministic",

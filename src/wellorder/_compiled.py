@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, overload
 
 Function = Callable[..., Any]
 
@@ -29,3 +32,35 @@ def _compiled(function: Function, **options: Any) -> Function:
     except RuntimeError:  # a read-only installation without a home: nowhere to keep a cache
         compiled = numba.njit(nogil=True, **options)(function)
     return compiled
+
+
+def prefetch(array: Any, row: int, column: int) -> None:
+    """Ask the processor to fetch ``array[row, column]`` and what lies beside it; changes nothing.
+
+    Where kernels are not compiled it does not do that either.
+    """
+
+
+@overload(prefetch)
+def _prefetch_where_compiled(array, row, column):  # type: ignore[no-untyped-def] # noqa: ARG001
+    return lambda array, row, column: _prefetch(array, row, column)
+
+
+@intrinsic
+def _prefetch(_, array, row, column):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        kind = signature.args[0]
+        place = cgutils.get_item_pointer(
+            context, builder, kind, context.make_array(kind)(context, builder, arguments[0]), arguments[1:]
+        )
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        call = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [pointer, number, number, number]),
+            "llvm.prefetch.p0i8",
+        )
+        to_read, keep_near, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(call, [builder.bitcast(place, pointer), to_read, keep_near, data])
+        return context.get_dummy_value()
+
+    return types.void(array, row, column), generate

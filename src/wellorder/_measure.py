@@ -29,7 +29,7 @@ def at_once(dim: int) -> int:
 
 
 def order_error(vectors: Any, order: npt.ArrayLike, *, p: float = 2, every: int = 1) -> float:
-    """Order error of visiting ``vectors`` in ``order`` (``def:order error``, ``def:FL:order error``).
+    """Order error of visiting ``vectors`` in ``order``.
 
     φ̄ = max over n of ‖Σ_{i<n} (z_π(i) − mean z)‖_p, with n = every, 2·every, … ≤ N:
     ``every=1`` for SGD, ``every=S`` for federated rounds of S clients.
@@ -89,7 +89,7 @@ def error_vs_shuffle(rows: Any, order: Order, *, every: int = 1, seed: int = 0, 
 
 
 def drift(points: npt.ArrayLike, *, p: float = 2) -> float:
-    """Δ = max_n ‖x^n − x^0‖_p over the points of one epoch (Lemma ``lem:parameter drift``).
+    """Δ = max_n ‖x^n − x^0‖_p over the points of one epoch, the parameter drift.
 
     >>> drift([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
     5.0
@@ -121,7 +121,7 @@ def expansion(
     cohort: int = 1,
     local_steps: int = 1,
 ) -> Expansion:
-    """Split an epoch's movement into what optimises and what the order spoils (``apx-subsec:order error``).
+    """Split an epoch's movement into what optimises and what the order spoils.
 
     The error vector γ²·Σ_n ∇²f_π(n)(x)·Σ_{i<n} (∇f_π(i)(x) − ∇f(x)) is at most γ²LNφ̄ long.
     For federated rounds of ``cohort`` = S clients with ``local_steps`` = K the inner sum stops at the

@@ -5,24 +5,42 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import norm_order, real_number, room_for, seed_of, whole_number
+from wellorder._arguments import (
+    instance_of,
+    norm_order,
+    one_of,
+    real_number,
+    room_for,
+    seed_of,
+    whole_number,
+)
 from wellorder._kernels.signals import usable
 from wellorder._measure import at_once, drift, order_error
-from wellorder._order import Order, Policy, policy_of
+from wellorder._notebook import axes_for, html_table, plot_series, some_of
+from wellorder._order import Order, Policy, describe, policy_of
+from wellorder.policies._registry import line_of
 from wellorder.problems._problem import Matrix, Point, Problem, gradient, start_of, steps
+
+if TYPE_CHECKING:
+    from wellorder._notebook import Axes
 
 Visit = Callable[[Order, Point], tuple[Matrix, Matrix]]
 """From some units and the point before them to the points passed (the last is where they end) and signals."""
 Close = Callable[[Point, Point], Point]
 """From an epoch's first point and where its visits ended to the next epoch's first point."""
+SERIES = {
+    "distance": "distance to the minimiser", "gradient_norm": "gradient norm", "order_error": "order error",
+    "drift": "drift",
+}  # fmt: skip
+"""What a run has for each epoch, in words."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """What a run did. Entry q of each series describes epoch q, measured at its first point x_q."""
 
@@ -53,6 +71,42 @@ class Run:
     extras: tuple[str, ...] = ()
     """What it did that Algorithms 1 and 2 do not know (a local solver of its own), in words."""
 
+    def plot(self, quantity: str = "", *, axes: Axes | None = None, label: str = "") -> Axes:
+        """Draw a series against epochs, on axes of yours or on new ones.
+
+        Parameters
+        ----------
+        quantity
+            ``"distance"``, ``"gradient_norm"``, ``"order_error"`` or ``"drift"``; the distance to the
+            minimiser if that is known, else the gradient's norm.
+        axes, label
+            Matplotlib axes to draw on, so that runs can be compared, and what the legend says.
+        """
+        name = self._natural() if isinstance(quantity, str) and not quantity else quantity
+        values = getattr(self, one_of("quantity", name, tuple(SERIES)))
+        words = instance_of("label", label, str, "pass a line of text") or type(self.policy).__name__
+        drawn = axes_for(axes, "Run.plot")
+        plot_series(drawn, range(len(values)), values, label=words, log=True, **line_of(self.policy))
+        drawn.set(xlabel="epoch", ylabel=SERIES[name])
+        return drawn
+
+    def __repr__(self) -> str:
+        name = self._natural()
+        first, last = getattr(self, name)[[0, -1]]
+        epochs, n = self.orders.shape
+        return (
+            f"Run: {describe(self.policy)}, {epochs} epochs of {n} units, step size {self.step_size:.3g}, "
+            f"seed {self.seed}; {SERIES[name]} from {first:.3g} to {last:.3g}"
+        )
+
+    def _repr_html_(self) -> str:
+        known = [name for name in SERIES if np.isfinite(getattr(self, name)).any()]
+        rows = [[q, *(float(getattr(self, name)[q]) for name in known)] for q in some_of(len(self.orders))]
+        return html_table(["epoch", *(SERIES[name] for name in known)], rows, title=repr(self))
+
+    def _natural(self) -> str:
+        return "distance" if np.isfinite(self.distance).any() else "gradient_norm"
+
 
 def sgd(
     problem: Problem,
@@ -65,7 +119,7 @@ def sgd(
     p: float = 2,
     proximal: float = 0.0,
 ) -> Run:
-    """Permutation-based SGD (Algorithm ``alg:SGD``): visit every unit, then let the policy permute.
+    """Permutation-based SGD (Algorithm 1): visit every unit, then let the policy permute.
 
     A run that diverges goes on to its end, and its record says so by infinities and NaN.
 

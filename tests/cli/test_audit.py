@@ -81,10 +81,10 @@ def test_json_is_all_that_is_printed(script):
 
 
 def test_the_picture_is_drawn(script, tmp_path):
-    result = run(app, ["audit", f"{script}.py:loader", "--plot", "a.svg", "--most", "100"])
+    result = run(app, ["audit", f"{script}.py:loader", "--plot", "a.png", "--most", "100"])
     assert result.exit_code == 0, result.output
-    assert "Picture: a.svg" in result.output
-    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+    assert "Picture: a.png" in result.output
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "only the first 100 examples" in result.output
 
 
@@ -107,7 +107,7 @@ BAD = [
     (["{}.py:X.shape"], "Pass xy=|order without rows"),
     (["{}.py:loader", "--epochs", "0"], "epochs=0"),
     (["{}.py:loader", "--set-epoch"], "--set-epoch"),
-    (["{}.py:loader", "--plot", "a.png"], "ends in .svg"),
+    (["{}.py:loader", "--plot", "a.gif"], "pass a .png"),
     (["{}.py:loader", "--plot", "no/a.svg"], "a folder that exists"),
 ]
 

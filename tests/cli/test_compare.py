@@ -142,7 +142,8 @@ def test_resume_needs_a_run_of_a_task_that_the_command_knows(tmp_path):
     result = run("compare", "--resume", "--out", tmp_path)
     assert result.exit_code == 2
     assert "config.json: cannot be read" in " ".join(result.stderr.split())
-    (tmp_path / "config.json").write_text('{"given": {"task": "mine"}, "resolved": {}}')
+    (tmp_path / "config.json").write_text('{"given": {"task": "evil.py:task"}, "resolved": {}}')
+    (tmp_path / "evil.py").write_text("raise SystemExit('a folder decided which code is run')")
     result = run("compare", "--resume", "--out", tmp_path)
     assert result.exit_code == 2
     assert "resume it from Python" in " ".join(result.stderr.split())
@@ -169,7 +170,8 @@ def test_help_explains_every_option():
 @pytest.mark.parametrize(
     ("words", "defaults"),
     [
-        (["compare"], ["digits", "a sensible set", "the task's", "5", "RR", "the cores", "runs/TASK-NUMBER"]),
+        (["compare"], ["digits", "those you would switch on", "the task's", "5", "RR", "linear", "16",
+                       "the cores; on a GPU 1", "runs/TASK-NUMBER"]),
         (["reproduce", "fig1"], ["1; --all: the cores", "runs/fig1"]),
         (["reproduce", "fig2"], ["runs/fig2 or runs/fig3", "20000; quick: 200", "5; quick: 2", "the paper's",
                                  "1000; quick: 50", "float32; on CUDA tf32"]),
@@ -202,13 +204,158 @@ def test_any_label_is_shown_on_a_terminal():
 
     from rich.live import Live
 
-    from wellorder._cli.display import LiveWatch, _console
+    from wellorder.experiments._progress import LiveWatch, plain_console
     from wellorder.report import Metric
 
     watch, screen = LiveWatch(Metric("loss", "loss"), 3), io.StringIO()
-    with Live(watch, console=_console(file=screen, force_terminal=True, width=100), transient=True) as live:
+    with Live(
+        watch, console=plain_console(file=screen, force_terminal=True, width=100), transient=True
+    ) as live:
         for label in ("[/]x", ":smile:", "$x$"):
             watch.stage(f"step size of {label}", 2)
             watch.row(label, 0, {"epoch": 1, "loss": 0.5})
             live.refresh()
             assert f"step size of {label}" in screen.getvalue()
+
+
+OWN = """
+from wellorder.experiments import problem_task
+from wellorder.problems import quadratics
+
+def task():
+    return problem_task(quadratics(40), step_size=2e-3)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mytask.py").write_text(OWN)
+    yield tmp_path
+    sys.modules.pop("mytask", None)
+
+
+SHORT = ["--policy", "RR", "--policy", "PairGraB", "--epochs", 2, "--seeds", 2, "--jobs", 1]
+
+
+def test_a_task_of_ones_own_is_compared_and_resumed_when_it_is_named_again(own):
+    result = run("compare", "mytask.py:task", *SHORT)
+    assert result.exit_code == 0, result.output
+    folder = own / "runs/mytask-1"
+    before = (folder / "table.parquet").read_bytes()
+    assert "wellorder compare mytask.py:task" in (folder / "report.html").read_text(encoding="utf-8")
+    (folder / "cells/policy0-seed0.parquet").unlink()
+    refused = run("compare", "--resume", "--out", folder)
+    assert refused.exit_code == 2
+    assert "is one of your own; name it again" in " ".join(refused.stderr.split())
+    assert run("compare", "mytask.py:task", "--resume", "--out", folder, "--jobs", 1).exit_code == 0
+    assert (folder / "table.parquet").read_bytes() == before
+    (own / "mytask.py").write_text(OWN + "# another")
+    refused = run("compare", "mytask.py:task", "--resume", "--out", folder, "--jobs", 1)
+    assert "problem.source=" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_task_that_cannot_be_pickled_goes_to_worker_processes_by_its_name(own):
+    pytest.importorskip("torch")
+    (own / "mytask.py").write_text(
+        "import torch\nfrom wellorder.experiments import NetworkTask\n"
+        "x = torch.arange(80.0).view(40, 2) / 80\n"
+        "task = NetworkTask(lambda: torch.nn.Linear(2, 2), (x, (x[:, 0] > 0.5).long()), test=0.2)\n"
+    )
+    words = ["compare", "mytask.py:task", *SHORT[:-2], "--policy", "Steering"]
+    for jobs in (1, 2):
+        result = run(*words, "--jobs", jobs, "--out", own / f"jobs{jobs}")
+        assert result.exit_code == 0, result.output
+    assert (own / "jobs1/table.csv").read_bytes() == (own / "jobs2/table.csv").read_bytes()
+    assert "Linear (6 parameters) on 32 examples, SGD in batches of 32, momentum 0.9." in result.stdout
+
+
+def test_a_table_is_compared(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    lines = ["a,b,city,kind", *(f"{i % 7},{i * i % 11},here,{'odd' if i % 2 else 'even'}" for i in range(40))]
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    words = ["--data", "table.csv", "--label", "kind", "--drop", "city"]
+    result = run("compare", *words, *SHORT)
+    assert result.exit_code == 0, result.output
+    assert "Linear (6 parameters) on 32 examples, SGD in batches of 16" in result.stdout
+    report = (tmp_path / "runs/table-1/report.html").read_text(encoding="utf-8")
+    assert "wellorder compare --data table.csv --label kind --drop city --policy RR" in report
+    refused = run("compare", *words[:-2])
+    assert refused.exit_code == 2
+    assert "column 'city' holds 'here' in row 1" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["quadratics", "--task", "digits"], "quadratics and --task digits: name one task"),
+        (["mytask.py"], "name the task in it, too, as mytask.py:task"),
+        (["mytask.py:tusk"], "did you mean task?"),
+        (["mytask.py:task", "--data", "."], "loads its own data"),
+        (["--label", "y"], "--label: only for a table"),
+        (["--data", "table.csv"], "needs --label"),
+        (["--data", "table.csv", "--label", "y", "--task", "digits"], "a table is a task of its own"),
+        (["--data", "table.csv", "--label", "y"], "there is no such file"),
+    ],
+)
+def test_tasks_that_do_not_fit_together_are_refused(own, words, message):
+    result = run("compare", *words)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert not (own / "runs").exists()
+
+
+def test_a_gpu_is_not_shared_unless_somebody_asks(own, monkeypatch):
+    from wellorder._cli import compare as here
+
+    seen = []
+
+    def noting(*_, jobs, **__):
+        seen.append(jobs)
+        raise ValueError("that is enough")
+
+    monkeypatch.setattr(here, "cores", lambda: 3)
+    monkeypatch.setattr(here, "compare", noting)
+    lines = "found = task()", "object.__setattr__(found, 'device', 'cuda')", "return found"
+    (own / "mytask.py").write_text(OWN + "\ndef gpu():\n    " + "\n    ".join(lines))
+    for words in (["mytask.py:task"], ["mytask.py:gpu"], ["mytask.py:gpu", "--jobs", 2]):
+        run("compare", *words, "--out", own / "run")
+    assert seen == [3, 1, 2]
+
+
+def test_the_tab_key_offers_tasks_names_in_files_and_policies(own):
+    from wellorder._cli import completion
+
+    assert [name for name, _ in completion.tasks("digits")] == ["digits", "digits-mlp"]
+    assert completion.tasks("mytask.py:t") == [("mytask.py:task", "")]
+    assert [name for name, _ in completion.tasks("my")] == ["mytask.py:"]
+    assert completion.tasks("nothing.py:") == []
+    assert "RR" in dict(completion.policies("r"))
+    assert [name for name, _ in completion.policies("feat")] == ["features"]
+    env = {
+        "_WELLORDER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "wellorder compare --policy Steer",
+        "COMP_CWORD": "3",
+    }
+    done = CliRunner().invoke(app, [], prog_name="wellorder", env=env)
+    assert done.stdout.split() == ["Steering"]
+
+
+def test_the_list_shows_policies_with_short_names_and_tasks():
+    shown = run("list").stdout
+    for word in ("PairGraB", "SO", "stratified", "features", "digits-mlp", "mytask.py:task"):
+        assert word in shown
+    found = json.loads(run("list", "--json").stdout)
+    assert {"policy": "RandomReshuffling", "short": "RR"}.items() <= found["policies"][0].items()
+    assert found["tasks"][0]["task"] == "quadratics"
+
+
+def test_help_shows_examples():
+    shown = run("compare", "--help").stdout
+    assert "wellorder compare mytask.py:task --policy RR" in shown
+    assert "--data table.csv --label y" in shown

@@ -5,6 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from wellorder._cli import app
+from wellorder._cli.reproduce import Whereabouts
 from wellorder.report._table import read_table
 
 SMALL = ["reproduce", "fig1", "--seeds", "2", "--epochs", "5", "--n", "60", "--jobs", "1"]
@@ -94,3 +95,12 @@ def test_cdgrab_writes_its_figure_and_refuses_what_cannot_be_run(tmp_path):
     for words in (["--workers", 40], ["--n", 1], ["--epochs", 0], ["--seeds", 0], ["--workers", 0]):
         assert run(*small, *words, "--out", tmp_path / "no").exit_code == 2
     assert not (tmp_path / "no").exists()
+
+
+def test_a_run_that_goes_on_says_where_it_is(capsys):
+    where = Whereabouts("rounds", 10, quiet=False)
+    where.round(4, 3, 20)
+    where.round(4, 4, 20)
+    assert capsys.readouterr().err.startswith("round 83 of 200, about ")
+    Whereabouts("rounds", 10, quiet=True).round(0, 1, 20)
+    assert capsys.readouterr().err == ""

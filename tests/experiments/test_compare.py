@@ -11,6 +11,7 @@ from wellorder.experiments._compare import Silent
 from wellorder.experiments._config import resolve
 from wellorder.experiments._publish import command_of, publish, summary
 from wellorder.problems import quadratics
+from wellorder.report import Metric, headline
 from wellorder.report._verdict import Kind
 
 SMALL = Config(policies=("RR", "PairGraB"), epochs=4, seeds=(0, 1, 3))
@@ -172,6 +173,25 @@ def test_tuning_each_policy_searches_for_all_and_tells_of_edges():
     assert summary(done)["searches"]["RR"].endswith("try --lr 1e-05")
 
 
+def test_the_curves_of_a_search_are_kept_and_drawn(tmp_path):
+    from wellorder.experiments._tuning import plot
+
+    wild = problem_task(quadratics(60), step_size=1.0)  # ten times as much diverges
+    done = compare(
+        wild, Config(policies=("RR", "$GraB=GraB"), epochs=20, seeds=(0, 1), tune="each"), out=tmp_path
+    )
+    publish(done)
+    assert (tmp_path / "tuning.png").stat().st_size > 1000
+    told = json.loads((tmp_path / "summary.json").read_text())["tuning"]["RR"]
+    tried = done.searches["RR"].tried
+    assert told == [[size, tried[size] if np.isfinite(tried[size]) else None] for size in sorted(tried)]
+    assert None in [value for _, value in told]
+    axes = plot(done.searches, done.plan.metric).axes[0]
+    drawn = [[x, y] for x, y in zip(*axes.lines[0].get_data(), strict=True)]
+    assert drawn == [pair for pair in told if pair[1] is not None and pair[1] < 1e6 * min(tried.values())]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["RR", r"\$GraB"]
+
+
 def test_the_search_minimises_the_judged_metric(task):
     done = compare(task, Config(policies=("RR",), epochs=10, seeds=(0, 1, 2), tune="baseline"))
 
@@ -186,6 +206,36 @@ def test_the_search_minimises_the_judged_metric(task):
         return ends
 
     assert done.searches["RR"].best == two_stage(losses, task.grid).best
+
+
+class Costly:
+    """Ordered, it needs 30 % fewer epochs, each of which takes three times as long."""
+
+    name, title, step_size, epochs, grid = "costly", "Costly", 0.1, 20, (0.1,)
+    metrics = (Metric("loss", "training loss", log=False),)
+
+    def check(self, settings):
+        return 10
+
+    def train(self, policy, seed, settings):
+        pace, price = (1.0, 1.0) if policy == wo.RandomReshuffling() else (1.4, 3.0)
+        for epoch in range(settings.epochs + 1):
+            loss = 1.0 - 0.04 * pace * epoch + 0.001 * seed
+            yield {
+                "epoch": epoch,
+                "loss": loss,
+                "gradients": 10 * epoch,
+                "seconds": price * epoch + 0.001 * seed,
+            }
+
+
+def test_where_ordering_loses_time_the_headline_says_so(tmp_path):
+    done = compare(Costly(), Config(policies=("RR", "GraB"), seeds=range(5)), out=tmp_path)
+    line = headline(done.verdicts, "RR")
+    assert "fewer epochs" in line
+    assert "times the time" in line
+    assert line.rstrip(".").endswith("not worth its time")
+    assert "not worth its time" in publish(done).read_text(encoding="utf-8")
 
 
 def test_two_names_for_one_policy_show_no_difference(task):

@@ -325,3 +325,12 @@ def test_policies_that_ask_for_everybody_at_once_are_refused():
     for policy in (wo.PairGraBProto(), wo.NicePermutation()):
         with pytest.raises(ValueError, match="gradient at once, and not all can be reached"):
             fedavg(quadratics(8), policy, availability=DropOut(0.1), **WHEN)
+
+
+@pytest.mark.parametrize("availability", [None, DropOut(0.3)])
+def test_the_proximal_step_follows_the_amplified_one(availability):
+    chosen = {"step_size": 1e-2, "epochs": 1, "cohort": 2, "local_steps": 2, "server_step": 1.5}
+    chosen["availability"], problem = availability, quadratics(10, 2, seed=3)
+    free = fedavg(problem, wo.RandomReshuffling(), **chosen)
+    near = fedavg(problem, wo.RandomReshuffling(), proximal=0.25, **chosen)
+    np.testing.assert_allclose(near.x[1], (free.x[1] + 0.25 * free.x[0]) / 1.25)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from wellorder import PairGraB, RandomReshuffling
+from wellorder import GraB, Herding, PairGraB, RandomReshuffling
 from wellorder.federated import ClientData, Config, DropOut, Trace, label_shards, simulate, simulate_many
+from wellorder.federated._simulate import Runs
 
 
 def data(n=120):
@@ -62,6 +63,49 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, epoch):
     assert seen == list(range(epoch + 1, 7))
     for one, other in zip(whole, again, strict=True):
         same(one, other)
+
+
+class Killed(Exception):  # noqa: N818
+    pass
+
+
+def kill_after(rounds):
+    """Raise after so many rounds of the whole run."""
+    seen = []
+
+    def watch(*at):
+        seen.append(at)
+        if len(seen) == rounds:
+            raise Killed
+
+    return watch
+
+
+@pytest.mark.parametrize(("rounds", "on_device"), [(2, False), (12, True)])
+def test_a_run_that_is_stopped_inside_an_epoch_goes_on_to_the_same_bits(tmp_path, rounds, on_device):
+    changes = {"local": None, "server_step": 1.5, "looks": 2, "epochs": 2, "checkpoint_seconds": 0.0}
+    policies = [PairGraB(), GraB(), Herding()]
+
+    def runs(path, **how):
+        jobs = [(p, settings(path, seed=s, **changes)) for s, p in enumerate(policies)]
+        return Runs(model(), data(), jobs, on_device=on_device, **how)
+
+    every, left = [], []
+    never = runs(None)
+    never.loop.watch = lambda *at: every.append(at)
+    whole = never.train()
+    # Stretches of a few rounds: what the device has decided in one that is over is part of the checkpoint.
+    stopped = runs(tmp_path / "run.npz", numbers=400)
+    stopped.loop.watch = kill_after(rounds)
+    with pytest.raises(Killed):
+        stopped.train()
+    again = runs(tmp_path / "run.npz")
+    again.loop.watch = lambda *at: left.append(at)
+    done = again.train()
+    assert left == every[rounds - 1 :]  # only the round in flight is trained again
+    for one, other in zip(whole, done, strict=True):
+        same(one, other)
+        np.testing.assert_array_equal(one.order_error, other.order_error)
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path):

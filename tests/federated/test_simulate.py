@@ -441,6 +441,8 @@ def test_other_bad_input_is_refused():
         simulate(small_model(), data, wo.WithReplacement(), settings(availability=DropOut(0.1)))
     with pytest.raises(ValueError, match=r"rounds of 10, and cohort=4; pass RandomCohorts\(cohort=4\)"):
         simulate(small_model(), data, wo.RandomCohorts(), settings())
+    with pytest.raises(ValueError, match=r"rounds of 10, and cohort=4; pass BalancedCohorts\(cohort=4\)"):
+        simulate(small_model(), data, wo.BalancedCohorts(), settings())
     with pytest.raises(ValueError, match="differ in policy, seed, step_size and sketch alone"):
         simulate_many(small_model(), data, [(PairGraB(), settings()), (PairGraB(), settings(cohort=2))])
     with pytest.raises(ValueError, match="one label per input"):

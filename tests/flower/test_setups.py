@@ -424,7 +424,7 @@ def test_a_cut_off_line_of_the_history_is_passed_over(tmp_path):
     assert sorted(result.train_metrics_clientapp) == [1, 2, 4]
 
 
-def test_after_the_first_epoch_the_log_says_what_to_expect(caplog):
+def test_after_the_second_epoch_the_log_says_what_to_expect(caplog):
     def alike(records, me):
         moved = ArrayRecord({"w": Array(np.array([1.0, 2.0, 3.0]))})
         return {**records, "arrays": moved}

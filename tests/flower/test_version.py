@@ -46,3 +46,12 @@ def test_a_newer_minor_version_is_tried_with_a_warning(monkeypatch, version):
 def test_no_flower_at_all_is_refused_with_the_cure(monkeypatch):
     with pytest.raises(ImportError, match=r"needs Flower \(flwr 1.41\); .*pip install"):
         imported(monkeypatch, None)
+
+
+@pytest.mark.parametrize(
+    "name", ["flwr.app.MetricRecord", "flwr.serverapp.Grid", "flwr.serverapp.Grid.pull_messages"]
+)
+def test_what_a_version_has_not_is_named(monkeypatch, name):
+    monkeypatch.delattr(name)
+    with pytest.raises(ImportError, match=rf"flwr 1.41.0 has no {name}, which wellorder.flower needs"):
+        imported(monkeypatch, "1.41.0")

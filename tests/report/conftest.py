@@ -91,7 +91,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=path.resolve().as_uri())
         ready = "document.documentElement?.dataset.ready === 'yes'"
-        self.wait(f"{ready} && document.querySelector('.plot .scatterlayer path')")
+        self.wait(f"{ready} && document.querySelector('.plot .line')")
 
     def wait(self, expression, seconds=20):
         deadline = time.monotonic() + seconds
@@ -120,6 +120,12 @@ class Browser:
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def pdf(self, path: Path):
+        """Print as a reader would, on A4."""
+        self.call("Emulation.setEmulatedMedia", media="", features=[])
+        found = self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69, printBackground=False)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def seen(self, *methods):

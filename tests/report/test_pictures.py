@@ -6,7 +6,7 @@ import pytest
 from wellorder.policies import entry_named
 from wellorder.report import Metric, picture, save_picture, table_of
 from wellorder.report._pictures import costs
-from wellorder.report._style import colours_of
+from wellorder.report._style import LOOKS, looks_of
 
 METRICS = (
     Metric("loss", "loss"),
@@ -43,11 +43,12 @@ def test_runs_that_diverged_are_drawn_without_complaint(tmp_path):
     assert (tmp_path / "lost.png").stat().st_size > 1000
 
 
-def test_policies_keep_their_colours_and_strangers_get_free_ones():
-    chosen = colours_of(["mine", "PairGraB", "RandomReshuffling", "yours"])
-    assert chosen["PairGraB"] == entry_named("PairGraB").colour
-    assert len(set(chosen.values())) == 4
-    assert len(colours_of([f"p{i}" for i in range(25)])) == 25
+def test_policies_keep_their_looks_and_strangers_get_free_ones():
+    chosen = looks_of(["mine", "PairGraB", "RandomReshuffling", "yours"])
+    assert chosen["PairGraB"] == (entry_named("PairGraB").colour, "solid")
+    assert len({look.colour for look in chosen.values()}) == 4
+    assert len(set(looks_of([f"p{i}" for i in range(24)]).values())) == len(LOOKS) == 24
+    assert len(looks_of([f"p{i}" for i in range(30)])) == 30
 
 
 def test_labels_are_no_formulas_and_all_stand_in_the_legend():

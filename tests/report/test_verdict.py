@@ -1,8 +1,14 @@
 """Verdicts: right in planted cases."""
 
+import re
+import time
+
 import numpy as np
 import pytest
 
+from wellorder import PairGraB, RandomReshuffling
+from wellorder.experiments import Config, compare, problem_task
+from wellorder.problems import quadratics
 from wellorder.report._table import Metric, table_of
 from wellorder.report._verdict import Conclusion, Kind, final_values, headline, verdicts
 
@@ -34,16 +40,15 @@ def test_a_clear_win_is_called_better_with_its_epochs_and_time():
     assert found.epochs == pytest.approx(0.5, abs=0.05)
     assert found.gradients == pytest.approx(found.epochs)
     assert found.seconds == pytest.approx(1.2 * found.epochs)
-    assert (
-        f"reached RR's final loss in {found.epochs:.2f} of its epochs and {found.seconds:.2f} of its time"
-        in found.text
+    assert found.text == (
+        "PairGraB reached RR's final loss in 5 of 5 seeds; difference of its final loss outside the seeds' "
+        "spread: yes, in its favour."
     )
-    assert found.text.endswith("difference outside the seeds' spread: yes, in its favour.")
     assert (found.fewer_epochs, found.less_time, found.test) == (Kind.BETTER, Kind.BETTER, None)
     assert found.conclusion is Conclusion.WORTH
     assert headline([found], "RR") == (
-        f"PairGraB: about half of RR's epochs ({found.epochs:.2f}), "
-        f"{100 - 100 * found.seconds:.0f} % less time ({found.seconds:.2f}): worth it."
+        "PairGraB: about half of RR's epochs (20 against 39), 38 % less time (24 s against 39 s), "
+        "lower final loss (0.000454 against 0.0212): worth it."
     )
 
 
@@ -77,7 +82,10 @@ def test_a_clear_loss_is_called_worse():
     assert "did not reach RR's final loss" in found.text
     assert "yes, against it" in found.text
     assert found.conclusion is Conclusion.WORSE
-    assert "No policy is worth it here: none does better than RR" in headline([found], "RR")
+    assert (
+        headline([found], "RR") == "No policy is worth it here; SO: gets as far as RR in 0 of 5 seeds, "
+        "higher final loss (0.1 against 0.0101)."
+    )
 
 
 def test_identical_policies_under_two_names_show_no_difference():
@@ -115,7 +123,7 @@ def test_higher_may_be_better():
     table = planted({"RR": (0.1, 0.2, 1.0, 0), "B": (0.02, 0.4, 1.0, 1)}, column="accuracy")
     (found,) = verdicts(table, ACCURACY, "RR")
     assert found.kind is Kind.BETTER
-    assert "points" in found.text
+    assert re.search(r"higher final accuracy \(9\d\.\d\d % against \d\d\.\d\d %\)$", found.answers)
     (found,) = verdicts(table, ACCURACY, "B")
     assert found.kind is Kind.WORSE
 
@@ -162,7 +170,7 @@ def test_with_no_seed_left_nothing_is_judged_and_the_step_size_is_named(seeds, l
 def test_seeds_that_reach_the_target_are_counted_whether_half_or_fewer():
     (half,) = verdicts(ending({"RR": [0.1] * 4, "B": [0.01, 0.01, 0.2, 0.11]}), LOSS, "RR")
     assert half.epochs == 1.0
-    assert "in 1.00 of its epochs and 1.00 of its time (in 2 of 4 seeds)" in half.text
+    assert half.text.startswith("B reached RR's final loss only in 2 of 4 seeds")
     (fewer,) = verdicts(ending({"RR": [0.1] * 5, "B": [0.01, 0.01, 0.2, 0.11, 0.3]}), LOSS, "RR")
     assert "B reached RR's final loss only in 2 of 5 seeds" in fewer.text
 
@@ -173,7 +181,10 @@ def test_a_baseline_that_rises_from_its_start_leaves_nothing_to_reach():
         for policy, slope in (("RR", 0.1), ("B", -0.05)) for seed in range(4) for e in range(11)
     ]  # fmt: skip
     (found,) = verdicts(table_of(rows), LOSS, "RR")
-    assert found.text.startswith("RR ended no better than it began")
+    assert found.text.startswith("RR made no progress, so there is nothing for B to reach")
+    assert headline([found], "RR") == (
+        "B: nothing to reach, for RR made no progress, lower final loss (0.508 against 2.03): worth it."
+    )
     assert "did not reach" not in found.text
 
 
@@ -242,7 +253,7 @@ FAST, SLOW = (0, 0.2, 1.2, 1), (0, 0.2, 5.0, 1)
         (FAST, 0.95, Conclusion.WORTH),
         (FAST, 0.85, Conclusion.WORSE),
         (SLOW, 0.9, Conclusion.COSTLY),
-        (SLOW, 0.95, Conclusion.COSTLY),
+        (SLOW, 0.95, Conclusion.TRADE),
         (SLOW, 0.85, Conclusion.WORSE),
     ],
 )
@@ -254,20 +265,88 @@ def test_the_headline_weighs_epochs_time_and_test_data(mine, accuracy, conclusio
     assert found.test is (Kind.SAME if accuracy == 0.9 else Kind.BETTER if accuracy > 0.9 else Kind.WORSE)
     assert found.conclusion is conclusion
     line = headline([found], "RR")
-    if found.test is not Kind.BETTER and conclusion is not Conclusion.WORSE:
-        assert "better" not in line
-    if conclusion is Conclusion.COSTLY:
-        assert "times the time" in line
-        assert line.endswith("not worth its time.")
-    if conclusion is Conclusion.WORTH:
-        assert "test accuracy (" in line
-        assert line.endswith("worth it.")
+    assert "better" not in line
+    assert ("2.6 times the time (" in line) is (mine is SLOW)
+    assert ("% less time (" in line) is (mine is FAST)
+    word = {0.9: "same test accuracy (90.10 %)"}.get(
+        accuracy, "test accuracy (9" if accuracy > 0.9 else "(85.10"
+    )
+    assert word in line
+    if conclusion is Conclusion.WORSE:
+        assert line.startswith("No policy is worth it here; B: about half of RR's epochs (")
+        assert line.endswith("lower test accuracy (85.10 % against 90.10 %).")
+    else:
+        assert line.startswith("B: about half of RR's epochs (")
+        assert line.endswith(f": {conclusion.value}.")
 
 
 def test_test_accuracies_are_shown_as_both_values():
     table = with_test({"RR": (0, 0.1, 1.0, 0), "B": FAST}, {"RR": 0.9, "B": 0.95})
     (found,) = verdicts(table, LOSS, "RR", TEST)
-    assert "better test accuracy (95.10 % against 90.10 %)" in found.answers
+    assert "higher test accuracy (95.10 % against 90.10 %)" in found.answers
+
+
+def test_lost_time_without_a_gain_is_told_in_the_headline():
+    table = planted({"RR": (0, 0.1, 1.0, 0), "B": (0, 0.1, 3.0, 0), "C": (0, 0.1, 1.3, 0)}, noise=0.01)
+    found = verdicts(table, LOSS, "RR")
+    assert {v.conclusion for v in found} == {Conclusion.WORSE}
+    assert headline(found, "RR") == (
+        "No policy is worth it here; the nearest is C: no clear difference in epochs (39 against 39), "
+        "30 % more time (51 s against 39 s), same final loss (0.0212)."
+    )
+
+
+class Slow:
+    """The same orders, for more processor time than they can save."""
+
+    def advance(self, state):
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return super().advance(state)
+
+
+class SlowPairGraB(Slow, PairGraB):
+    pass
+
+
+class SlowShuffle(Slow, RandomReshuffling):
+    pass
+
+
+def test_a_real_comparison_in_which_ordering_loses_time_says_so_in_the_headline():
+    task = problem_task(quadratics(400), step_size=2e-3)
+    rules = {"RR": RandomReshuffling(), "slow": SlowPairGraB(), "slow shuffle": SlowShuffle()}
+    done = compare(task, Config(policies=rules, epochs=20, seeds=(0, 1, 2)))
+    ordered, shuffled = (next(v for v in done.verdicts if v.policy == name) for name in list(rules)[1:])
+    assert (ordered.kind, ordered.less_time) == (Kind.BETTER, Kind.WORSE)
+    line = headline([ordered], "RR")
+    told = (
+        r"slow: .* epochs .*, [\d.]+ times the time \(.* ms against .* ms\), lower .*: not worth its time\."
+    )
+    assert re.fullmatch(told, line)
+    assert (shuffled.fewer_epochs, shuffled.less_time) == (Kind.SAME, Kind.WORSE)
+    line = headline([shuffled], "RR")
+    assert re.fullmatch(
+        r"No policy is worth it here; slow shuffle: no clear .* times the time \(.*\)\.", line
+    )
+    assert "better" not in headline(done.verdicts, "RR")
+
+
+def test_a_lower_test_loss_is_called_lower():
+    loss = Metric("test_accuracy", "test loss", held_out=True)
+    table = with_test({"RR": (0, 0.1, 1.0, 0), "B": FAST}, {"RR": 0.9, "B": 0.8})
+    (found,) = verdicts(table, LOSS, "RR", loss)
+    assert found.test is Kind.BETTER
+    assert "lower test loss (0.801 against 0.901)" in found.answers
+
+
+def test_no_verdict_shows_a_signed_difference():
+    for rate in (0.05, 0.1, 0.2):
+        table = planted({"RR": (0.1, 0.1, 1.0, 0), "B": (0.1, rate, 1.0, 1)}, column="accuracy")
+        for metric in (ACCURACY, Metric("accuracy", "accuracy", log=False)):
+            (found,) = verdicts(table, metric, "RR")
+            assert not re.search(r"[-+−]\d", found.text + found.answers + headline([found], "RR"))
 
 
 def test_a_gain_in_some_seeds_alone_is_no_gain():
@@ -289,7 +368,7 @@ def test_the_cheapest_of_those_worth_it_stands_in_the_headline_and_the_others_ar
     assert line.endswith("worth it (so is A).")
 
 
-def test_fewer_epochs_without_a_clear_difference_in_time_are_no_clear_gain():
+def test_a_lower_end_without_a_clear_difference_in_time_costs_the_time_of_all_epochs():
     rows = [
         {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-rate * e), "seconds": e * cost}
         for policy, rate, costs in (("RR", 0.1, [1.0] * 4), ("B", 0.2, [1.5, 2.5, 1.6, 2.6]))
@@ -297,10 +376,25 @@ def test_fewer_epochs_without_a_clear_difference_in_time_are_no_clear_gain():
     ]  # fmt: skip
     (found,) = verdicts(table_of(rows), LOSS, "RR")
     assert found.less_time is Kind.SAME
-    line = headline([found], "RR")
-    assert line.startswith("B: about half of RR's epochs (0.5")
-    assert line.endswith("no clear gain.")
-    assert "better" not in line
+    assert headline([found], "RR") == (
+        "B: about half of RR's epochs (20 against 39), no clear difference in time (32 s against 39 s), "
+        "lower final loss (0.000455 against 0.0213), all epochs 60 % more time "
+        "(64 s against 40 s): a gain that costs time."
+    )
+
+
+@pytest.mark.parametrize(("pace", "conclusion"), [(1.0, Conclusion.WORTH), (2.0, Conclusion.TRADE)])
+def test_a_better_end_counts_if_all_epochs_took_no_more_time(pace, conclusion):
+    rows = [
+        {"policy": policy, "seed": seed, "epoch": e, "loss": np.exp(-0.1 * e),
+         "test_accuracy": score + 0.001 * seed, "seconds": e + 20.0 * (cost - 1) * (e == 41)}
+        for policy, score, cost in (("RR", 0.9, 1.0), ("B", 0.95, pace))
+        for seed in range(4) for e in range(42)
+    ]  # fmt: skip
+    (found,) = verdicts(table_of(rows), LOSS, "RR", TEST)
+    assert found.less_time is Kind.SAME
+    assert found.whole_time is (Kind.SAME if pace == 1.0 else Kind.WORSE)
+    assert found.conclusion is conclusion
 
 
 @pytest.mark.parametrize(("noisy", "kind"), [(1, Kind.BETTER), (2, Kind.BETTER), (3, Kind.SAME)])

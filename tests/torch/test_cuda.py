@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wellorder import Herding, PairGraB, Steering
-from wellorder.experiments._tasks.networks import Gather, Places
+from wellorder.experiments._tasks.network_data import Gather, Places
 from wellorder.torch import ordered
 from wellorder.torch._observing import Observer
 

@@ -148,13 +148,8 @@ MUTATIONS = {
         f"{OBSERVE}::test_an_epoch_that_is_not_observed_has_no_hook_of_ours",
     ),
     "optimizers call us in epochs that are not observed": (
-        "torch/_loader.py",
-        [
-            (
-                "                self._optimizer_steps.remove()\n            self._optimizer_steps = None\n",
-                "                pass\n",
-            )
-        ],
+        "torch/_loop_watch.py",
+        [("            self._steps.remove()\n        self._steps = None\n", "            pass\n")],
         f"{OBSERVE}::test_an_epoch_that_is_not_observed_has_no_hook_of_ours",
     ),
     "the background's order is kept when another state is loaded": (
@@ -204,7 +199,7 @@ MUTATIONS = {
     ),
     "the mean over the batch is not undone": (
         "torch/_sketch.py",
-        [("record.size if self.spec.mean else 1)", "1)")],
+        [("record.size if self.spec.mean else 1,", "1,")],
         f"{SKETCH}::test_rows_are_the_projected_gradients",
     ),
     "a sketch forgets the bias": (

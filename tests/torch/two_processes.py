@@ -5,6 +5,7 @@ framework on the same batches, bit for bit, and a run that was resumed goes on a
 """
 
 import copy
+import faulthandler
 import json
 import sys
 from contextlib import nullcontext
@@ -295,6 +296,7 @@ def with_lightning(out):
 
 if __name__ == "__main__":
     kind, folder = sys.argv[1], Path(sys.argv[2])
+    faulthandler.dump_traceback_later(380, exit=True)  # a hang says where
     result = globals()[f"with_{kind}"](folder)
     rank = torch.distributed.get_rank()
     (folder / f"{kind}-{rank}.json").write_text(json.dumps(result))

@@ -1,22 +1,23 @@
-"""What an audit found: a sentence, findings, numbers, and a small picture."""
+"""What an audit found: a sentence, findings, numbers, and a picture."""
 
 from __future__ import annotations
 
 import html
 import json
-import os
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wellorder._arguments import named_path
-from wellorder._saving import write_text
+from wellorder._arguments import instance_of
+from wellorder._notebook import axes_for, html_table, literal
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 460, 190, 44, 30
-OWN, SHUFFLED = "#0072B2", "#999999"
+if TYPE_CHECKING:
+    from wellorder._notebook import Axes
+
+SHUFFLE = "a full shuffle"
 Curve = tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """How an order compares with a full shuffle of the same examples; printed, it says so in a sentence."""
 
@@ -110,23 +111,30 @@ class Audit:
         told: dict[str, Any] = {"sentence": self.sentence, "findings": list(self.findings), **asdict(self)}
         return json.dumps(told, indent=2, ensure_ascii=False)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Draw how far each epoch strays, beside a full shuffle; as SVG, into a file if a path is given."""
-        drawn = _drawing(self.curves, self.shuffle_curve)
-        if path is not None:
-            with named_path("path", path) as file:
-                if file.suffix.lower() != ".svg":
-                    raise ValueError("the picture is an SVG; pass a name that ends in .svg")
-                write_text(file, drawn)
+    def plot(self, *, axes: Axes | None = None, label: str = "this order") -> Axes:
+        """Draw how far each epoch's sum strays, beside a full shuffle's; on axes of yours or on new ones."""
+        instance_of("label", label, str, "pass a line of text")
+        drawn = axes_for(axes, "Audit.plot")
+        (first,) = drawn.plot(*_from_zero(self.curves[0]), label=literal(label))
+        for curve in self.curves[1:]:
+            drawn.plot(*_from_zero(curve), color=first.get_color(), alpha=0.6)
+        if SHUFFLE not in drawn.get_legend_handles_labels()[1]:
+            drawn.plot(*_from_zero(self.shuffle_curve), color="#767676", linestyle="dashed", label=SHUFFLE)
+        drawn.set(xlabel="part of the epoch", ylabel="how far the sum strays\n(a shuffle's most = 1)")
+        drawn.set_ylim(bottom=0)
+        drawn.legend()
         return drawn
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *self.findings])
 
+    def __repr__(self) -> str:
+        return f"Audit: {self.sentence}"
+
     def _repr_html_(self) -> str:
         items = "".join(f"<li>{html.escape(found)}</li>" for found in self.findings)
-        more = f"<ul>{items}</ul>" if items else ""
-        return f"<div><p><b>{html.escape(self.sentence)}</b></p>{more}{self.plot()}</div>"
+        numbers = [[name.removeprefix("audit/"), value] for name, value in self.metrics().items()]
+        return f"<div>{html_table([], numbers, title=self.sentence)}<ul>{items}</ul></div>"
 
     def _repeats(self) -> str:
         if self.same_order:
@@ -197,34 +205,6 @@ def _counts(values: tuple[int, ...]) -> str:
     return f"{high:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _drawing(curves: tuple[Curve, ...], shuffled: Curve) -> str:
-    """Lines along the epoch, the shuffle's dashed, with an axis on the left; no library needed."""
-    top = 1.1 * max(max(max(curve) for curve in curves), max(shuffled), 1.0)
-    wide, high = WIDTH - LEFT - 10, HEIGHT - BOTTOM - 26
-
-    def line(curve: Curve, look: str) -> str:
-        points = [(0.0, 0.0), *(((i + 1) / len(curve), value) for i, value in enumerate(curve))]
-        path = " ".join(f"{LEFT + wide * x:.1f},{26 + high * (1 - y / top):.1f}" for x, y in points)
-        return f'<polyline fill="none" {look} points="{path}"/>'
-
-    def text(x: float, y: float, words: str, look: str = "") -> str:
-        return f'<text x="{x:.0f}" y="{y:.0f}" font-size="11" font-family="sans-serif" {look}>{words}</text>'
-
-    marks = [top / 1.1 * part for part in (0.0, 0.5, 1.0)]
-    grid = "".join(
-        f'<line x1="{LEFT}" x2="{LEFT + wide}" y1="{26 + high * (1 - v / top):.1f}" '
-        f'y2="{26 + high * (1 - v / top):.1f}" stroke="#ddd"/>'
-        + text(LEFT - 6, 30 + high * (1 - v / top), f"{v:.3g}", 'text-anchor="end" fill="#555"')
-        for v in marks
-    )
-    own = "".join(line(curve, f'stroke="{OWN}" stroke-width="1.6" stroke-opacity="0.8"') for curve in curves)
-    words = text(LEFT, 14, "how far the sum strays (a shuffle's most = 1)", 'fill="#333"')
-    words += text(LEFT, HEIGHT - 8, "start of the epoch", 'fill="#555"')
-    words += text(LEFT + wide, HEIGHT - 8, "end", 'text-anchor="end" fill="#555"')
-    words += text(LEFT + wide, 14, "dashed: shuffles", f'text-anchor="end" fill="{SHUFFLED}"')
-    dashed = line(shuffled, f'stroke="{SHUFFLED}" stroke-width="1.6" stroke-dasharray="5 4"')
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" role="img" aria-label="How far the order strays">'
-        f'<rect width="100%" height="100%" fill="white"/>{grid}{own}{dashed}{words}</svg>'
-    )
+def _from_zero(curve: Curve) -> tuple[list[float], Curve]:
+    """Where along the epoch, and how far: an epoch begins with nothing visited."""
+    return [step / len(curve) for step in range(len(curve) + 1)], (0.0, *curve)

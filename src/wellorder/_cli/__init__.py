@@ -12,7 +12,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("compare")(compare.command)
+app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("audit")(audit.command)
 app.add_typer(reproduce.app, name="reproduce")
 app.command("list")(listing.command)

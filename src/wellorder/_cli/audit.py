@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from wellorder import audit
 from wellorder._cli.display import console, refusing
-from wellorder._cli.named_object import named_object
+from wellorder._notebook import picture_file
+from wellorder.experiments._named_object import made_object, named_object
 
 EXAMPLE = "train.py:loader"
 
@@ -32,7 +33,7 @@ def command(
         bool, typer.Option("--set-epoch", help="Call set_epoch before each epoch, as training should.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw into this SVG file how far the order strays.")
+        Path | None, typer.Option(help="Draw how far the order strays: a .png, .pdf or .svg.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else.")
@@ -41,16 +42,16 @@ def command(
     """Say how the order of a loader compares with a full shuffle of the same examples.
 
     FILE.py:NAME (or MODULE:NAME) is where the loader is: anything that gives batches, or a function of no
-    arguments that makes one. For example: wellorder audit train.py:loader --epochs 3 --plot shuffle.svg
+    arguments that makes one. For example: wellorder audit train.py:loader --epochs 3 --plot shuffle.png
 
     It is iterated as training would do it; nothing is trained, and random states are put back.
 
     Exit codes: 0 done, 1 writing failed, 2 bad input, 130 interrupted.
     """
     with refusing("nothing was written"):
-        if plot is not None and (plot.suffix.lower() != ".svg" or not plot.parent.is_dir()):
-            raise ValueError(f"--plot {plot}: pass a name that ends in .svg, in a folder that exists")
-        found = _made(named_object(loader, EXAMPLE), loader)
+        if plot is not None:
+            picture_file("--plot", plot)
+        found = made_object(named_object(loader, EXAMPLE), loader, "a loader", _is_loader)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="audit: ")  # the result says it, too
             result = audit(
@@ -61,7 +62,9 @@ def command(
                 before_epoch=_setter(found) if set_epoch else None,
             )
         if plot is not None:
-            result.plot(plot)
+            from wellorder.report._pictures import save_picture  # slow to import
+
+            save_picture(cast(Any, result.plot().figure), plot)
     if as_json:
         typer.echo(result.to_json())
         return
@@ -73,17 +76,8 @@ def command(
         screen.print(f"\nPicture: {plot}", soft_wrap=True)
 
 
-def _made(found: Any, text: str) -> Any:
-    """The loader itself, if a function makes it."""
-    if callable(found) and not hasattr(found, "__iter__") and not hasattr(found, "__getitem__"):
-        try:
-            found = found()
-        except Exception as error:
-            raise ValueError(
-                f"{text}() failed with {type(error).__name__}: {error}; name a loader, or a function of no "
-                "arguments that makes one"
-            ) from error
-    return found
+def _is_loader(found: Any) -> bool:
+    return hasattr(found, "__iter__") or hasattr(found, "__getitem__")
 
 
 def _setter(loader: Any) -> Any:

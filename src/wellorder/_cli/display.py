@@ -1,4 +1,4 @@
-"""What the commands show: live progress on a terminal, clean tables, and nothing else."""
+"""What the commands show: clean tables, refusals, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from wellorder.experiments._pool import EpochRow, JobError
-from wellorder.report._table import Metric, number
+from wellorder.experiments._pool import JobError
+from wellorder.experiments._progress import plain_console
 
 IN_ASCII = {
     "‖": "||", "∇": "grad ", "∞": "inf", "θ": "theta", "γ": "gamma", "ς": "sigma", "σ": "sigma", "φ": "phi",
@@ -43,54 +39,6 @@ def write_legibly() -> None:
             stream.reconfigure(errors="wellorder-legible")
 
 
-class LiveWatch:
-    """A progress bar with the time left, and each policy's latest value of a metric."""
-
-    def __init__(self, metric: Metric, epochs: int) -> None:
-        self.metric, self.epochs = metric, epochs
-        self.latest: dict[str, dict[int, EpochRow]] = {}
-        self.progress = bar()
-        self.task = self.progress.add_task("starting", total=None)
-
-    def stage(self, title: str, rows: int) -> None:
-        self.latest.clear()
-        self.progress.remove_task(self.task)
-        self.task = self.progress.add_task(title, total=rows)
-
-    def row(self, label: str, seed: int, row: EpochRow) -> None:
-        self.latest.setdefault(label, {})[seed] = row
-        self.progress.advance(self.task)
-
-    def __rich__(self) -> Group:
-        table = Table(box=None, padding=(0, 2), header_style="dim")
-        for head in ("policy", "seed", "epoch", self.metric.label):
-            table.add_column(head, justify="left" if head == "policy" else "right")
-        for label, seeds in self.latest.items():
-            seed, row = list(seeds.items())[-1]
-            shown = number(row[self.metric.column], self.metric)
-            table.add_row(label, str(seed), f"{int(row['epoch'])}/{self.epochs}", shown)
-        return Group(self.progress, table)
-
-
-def bar() -> Progress:
-    """A progress bar for rows of work."""
-    words = TextColumn("{task.description}", style="bold", markup=False)  # labels are anybody's text
-    return Progress(
-        words, BarColumn(bar_width=32), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn()
-    )
-
-
-@contextmanager
-def shown(what: LiveWatch | Progress, *, quiet: bool) -> Iterator[None]:
-    """Show progress on standard error, if that is a terminal and nobody asked for quiet."""
-    console = _console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with Live(what, console=console, refresh_per_second=8, transient=True):
-        yield
-
-
 @contextmanager
 def refusing(
     interrupted: str = "finished seeds are kept, and --resume finishes the rest",
@@ -112,7 +60,7 @@ def refusing(
 
 def complain(message: str) -> None:
     """Say what is wrong, on standard error."""
-    _console(stderr=True).print(Text.assemble(("Error:", "bold red"), f" {message}"), soft_wrap=True)
+    plain_console(stderr=True).print(Text.assemble(("Error:", "bold red"), f" {message}"), soft_wrap=True)
 
 
 def ratio(value: float) -> str:
@@ -122,9 +70,4 @@ def ratio(value: float) -> str:
 
 def console() -> Console:
     """Standard output, wide enough for tables where it is no terminal."""
-    return _console(width=None if sys.stdout.isatty() else 110)
-
-
-def _console(**options: Any) -> Console:
-    """A console that shows text as it stands: a label may hold brackets, and colons as in ``:x:``."""
-    return Console(highlight=False, markup=False, emoji=False, **options)
+    return plain_console(width=None if sys.stdout.isatty() else 110)

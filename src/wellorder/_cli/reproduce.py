@@ -12,9 +12,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from wellorder._cli.display import bar, console, refusing, shown
+from wellorder._cli.display import console, refusing
 from wellorder._saving import write_text
 from wellorder.experiments._folder import cores, machine, versions, whole_folder
+from wellorder.experiments._progress import bar, displayed
 from wellorder.report._table import as_text, joined, write_table
 
 SAID_EVERY = 60.0
@@ -84,7 +85,7 @@ def figure1(
         task = progress.add_task("Figure 1: seeds", total=seeds)
         parts = []
         with whole_folder(out) as beside:
-            with shown(progress, quiet=as_json):
+            with displayed(progress, quiet=as_json):
                 for part in fig1.run(config, jobs=processes):
                     parts.append(part)
                     progress.advance(task)
@@ -126,7 +127,7 @@ def coordination(
         task = progress.add_task("CD-GraB: seeds", total=seeds)
         parts = []
         with whole_folder(out) as beside:
-            with shown(progress, quiet=as_json):
+            with displayed(progress, quiet=as_json):
                 for part in figure.run(config):
                     parts.append(part)
                     progress.advance(task)
@@ -204,15 +205,15 @@ class Whereabouts:
     """Where a long run is: a bar of rounds on a terminal, elsewhere a line now and then on standard error."""
 
     def __init__(self, title: str, epochs: int, *, quiet: bool) -> None:
-        self.progress, self.epochs, self.done = bar(), epochs, 0
+        self.progress, self.epochs = bar(), epochs
         self.task = self.progress.add_task(title, total=None)
         self.lines = not quiet and not sys.stderr.isatty()
         self.began = self.said = time.perf_counter()
         self.seen = 0
 
-    def round(self, turn: int, rounds: int) -> None:
-        """A round of the running epoch is done."""
-        at, total = self.done * rounds + turn, self.epochs * rounds
+    def round(self, done: int, turn: int, rounds: int) -> None:
+        """After ``done`` epochs, ``turn`` of the next one's rounds are done."""
+        at, total = done * rounds + turn, self.epochs * rounds
         self.progress.update(self.task, completed=at, total=total)
         self.seen += 1
         now = time.perf_counter()
@@ -220,10 +221,6 @@ class Whereabouts:
             left = (now - self.began) / self.seen * (total - at)
             typer.echo(f"round {at} of {total}, about {left / 60:.0f} minutes left", err=True)
             self.said = now
-
-    def epoch(self, epochs: int, _: list[dict[str, float]]) -> None:
-        """An epoch is done, and the checkpoint written."""
-        self.done = epochs
 
 
 def _one_thread() -> None:
@@ -246,10 +243,8 @@ def _train(name: str, changes: dict[str, Any], quick: bool, files: RunFiles, as_
             config = figures.figure(name, quick=quick, **changes)
             found = figures.dataset_of(config, files.data, download=files.download)
             where = Whereabouts(f"{config.model} on {config.dataset}: rounds", config.epochs, quiet=as_json)
-            with shown(where.progress, quiet=as_json):
-                done = figures.run(
-                    config, found, files.out, resume=files.resume, progress=where.epoch, watch=where.round
-                )
+            with displayed(where.progress, quiet=as_json):
+                done = figures.run(config, found, files.out, resume=files.resume, watch=where.round)
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; this needs 'wellorder[torch,experiments]'") from None
         report = figures.publish(done, found)

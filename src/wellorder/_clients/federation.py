@@ -16,7 +16,7 @@ from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Arrays, Signal, UnfitError, directions
 from wellorder._kernels.sketch import FlatSketch
 from wellorder._measure import strayed
-from wellorder._order import Policy, permutes, rng
+from wellorder._order import Keeps, Policy, keeps_of, permutes, rng
 
 Signals = Literal["auto", "exact", "sketch"]
 EXACT_UP_TO = 2**20
@@ -45,8 +45,8 @@ class RunningError:
     r"""How good the order is as it goes: the federated order error, estimated from a few coordinates.
 
     Holds prefix sums of pseudo-gradients at the ends of this epoch's rounds, at ``COORDINATES`` places.
-    The estimate is :math:`\max_m \|P_m - \frac{m}{n} P_n\|_2`, scaled for the places left out: Definition
-    ``def:FL:order error`` of pseudo-gradients instead of gradients, over the part of the epoch that was seen.
+    The estimate is :math:`\max_m \|P_m - \frac{m}{n} P_n\|_2`, scaled for the places left out: the
+    order error of pseudo-gradients instead of gradients, over the part of the epoch that was seen.
     Exact for vectors no longer than ``COORDINATES``.
     """
 
@@ -170,7 +170,8 @@ class Federation:
             raise ValueError(
                 "arrays: the model has no floating-point arrays that clients train: updates have no direction"
             )
-        sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
+        most = SKETCH_WIDTH if keeps_of(self.queue.policy) is Keeps.ROWS else EXACT_UP_TO
+        sketched = self.signals == "sketch" or (self.signals == "auto" and dim > most)
         if sketched and (self.sketch is None or len(self.sketch.signs) != dim):
             self.sketch = FlatSketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
         return Signal.relative_to(self.model, names, sketch=self.sketch, cap=self.tolerance.norm_cap)
@@ -185,8 +186,8 @@ class Federation:
         return Visit(client, arrays, kept, self.error.probe(row), self._shortened(row))
 
     def _shortened(self, row: npt.NDArray[Any]) -> npt.NDArray[np.float32] | None:
-        """A sketch by which the first epoch's updates are compared, then nothing."""
-        if self.queue.epoch != 0:
+        """A sketch by which the updates of the first two epochs are compared, then nothing."""
+        if not self.differences.wants(self.queue.epoch):
             return None
         if len(row) <= SHORT:
             return row.astype(np.float32)
@@ -208,8 +209,9 @@ class Federation:
                 queue.observe(at + first, clients[first : first + len(block)], block)
         probes = [visit.probe for visit in visits if visit.probe is not None]
         self.error = self.error.add(probes)
-        if queue.epoch == 0 and (rows := [visit.short for visit in visits if visit.short is not None]):
-            self.differences.add(np.stack(rows))
+        if self.differences.wants(queue.epoch):
+            told = {visit.client: visit.short for visit in visits if visit.short is not None}
+            self.differences.add(queue.epoch, list(told), list(told.values()))
         queue.settle(clients, failed, self.tolerance.attempts)
         self.fruitless = 0 if moved else self.fruitless + 1
         figures = {

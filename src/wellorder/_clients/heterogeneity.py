@@ -1,87 +1,89 @@
-"""How much clients differ: what chance (who happened to be in it) adds to a round's movement."""
+"""How much clients differ in a way that lasts: what an order made from one epoch takes away in the next."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import numbers, whole_number
+from wellorder.policies._herding import Herding
 
 MOST = 2000
 """Clients looked at, at most; so many tell enough."""
-MUCH, LITTLE = 0.20, 0.06
-"""Where ordering was seen to save about a third of the rounds, and next to nothing: see docs/federated.md."""
+ORDERS = 4
+"""Orders made of the first visits, from shuffles of their own: one alone may be lucky."""
+MUCH, SOME, LITTLE = 0.25, 0.12, 0.06
+"""Where ordering was seen to save a third of the rounds or more, a quarter, and next to nothing."""
 
 
 class Differences:
-    """Gathers a first epoch's updates, round by round: how they scatter about their round's mean."""
+    """Gathers the updates of a federation's first two epochs, by client."""
 
     def __init__(self) -> None:
-        self.rows: list[npt.NDArray[np.float32]] = []
-        self.rounds: list[int] = []
-        self.moved = 0.0
+        self.epochs: tuple[dict[int, npt.NDArray[Any]], ...] = ({}, {})
 
-    def add(self, updates: npt.NDArray[Any]) -> None:
-        """Take in a round's updates, a row each; a round of one says nothing."""
-        size = len(updates)
-        if size < 2 or sum(self.rounds) >= MOST:
-            return
-        rows = np.asarray(updates, np.float64)
-        mean = rows.mean(axis=0)
-        self.moved += float(mean @ mean)
-        self.rounds.append(size)
-        self.rows.append(((rows - mean) / np.sqrt(size - 1.0)).astype(np.float32))  # their squares sum to V
+    def wants(self, epoch: int) -> bool:
+        """Whether updates of this epoch are looked at."""
+        return 0 <= epoch < len(self.epochs)
 
-    def value(self) -> float:
-        """The measure of `heterogeneity`; NaN if fewer than two rounds were seen."""
-        if len(self.rounds) < 2 or self.moved <= 0:
+    def add(self, epoch: int, clients: Sequence[int], updates: Sequence[npt.NDArray[Any]]) -> None:
+        """Take in a round's updates."""
+        first, rows = self.epochs[0], self.epochs[epoch]
+        for client, row in zip(clients, updates, strict=True):
+            if client in first or (epoch == 0 and len(first) < MOST):
+                rows[client] = row
+
+    def value(self, cohort: int) -> float:
+        """The measure of `heterogeneity`; NaN if fewer than two rounds of clients were seen twice."""
+        first, second = self.epochs
+        both = sorted(first.keys() & second.keys())
+        if cohort < 1 or len(both) < max(2 * cohort, 4):
             return float("nan")
-        scaled = np.concatenate([r * np.float32(1 / np.sqrt(len(r))) for r in self.rows]).astype(np.float64)
-        turn = np.repeat(np.arange(len(self.rounds)), self.rounds)
-        # Pairs of one round share their mean; only those of different rounds are independent. A round's
-        # rows sum to its part V/S of chance, so the squares of two rounds' products estimate tr(C²)/S².
-        squares = np.square(scaled @ scaled.T)
-        squares[turn[:, None] == turn] = 0.0
-        pairs = len(self.rounds) * (len(self.rounds) - 1)
-        return float(np.sqrt(squares.sum() / pairs) / (self.moved / len(self.rounds)))
+        return _taken_away(np.stack([first[c] for c in both]), np.stack([second[c] for c in both]), cohort)
 
 
-def heterogeneity(updates: npt.ArrayLike, *, cohort: int = 10) -> float:
-    r"""How much clients differ, from a first epoch's updates: 0 where they are all alike.
+def heterogeneity(first: npt.ArrayLike, second: npt.ArrayLike, *, cohort: int = 10) -> float:
+    r"""How much clients differ in a way that lasts, from their updates in two epochs: 0 where none does.
 
-    A round's mean of S updates has the expected square :math:`\|\bar p\|^2 + \operatorname{tr}(C)/S`, the
-    second part being chance: who was drawn. Chance in many directions does little harm; in few it drives the
-    model to and fro, and there an order helps. So this is :math:`\|C\|_F/S` over the mean square of a round's
-    movement, C being the covariance of updates within a round. Neither their length nor their drift along
-    the epoch counts. Above 0.2 ordering has saved a third of the rounds, below 0.06 next to nothing, and in
-    between anything from nothing to half of them: there the measure does not tell.
+    Rounds of random clients stray from the straight way of an epoch, since each pulls the model to its own
+    data. An order can take that away as far as clients pull in the second epoch where they pulled in the
+    first. So an order is made of the first updates, and this is
+
+    .. math:: \frac{\varphi(\text{random}) - \varphi(\text{order})}{\|\sum_c p_c\|}
+
+    of the second ones, :math:`\varphi` being the distance from the straight way, root mean square over the
+    ends of rounds. Above 0.25 ordering has saved a third of the rounds and more, below 0.06 next to
+    nothing.
 
     Parameters
     ----------
-    updates
-        (N, d): one row a client, in the order in which they took part. Sketches of 512 numbers will do.
+    first, second
+        (N, d) each: row c is the update of client c. Sketches of 512 numbers will do.
     cohort
         S, the clients of a round.
 
     >>> from wellorder.federated import heterogeneity
     >>> draw = np.random.default_rng(0)
-    >>> few = draw.standard_normal((500, 5)) @ draw.standard_normal((5, 50)) / 5
-    >>> many = draw.standard_normal((500, 50))
-    >>> [round(heterogeneity(0.1 + own), 2) for own in (few, many, many / 10)]
-    [0.34, 0.12, 0.01]
+    >>> pulls = draw.standard_normal((10, 8))
+    >>> labels = 0.1 + (pulls - pulls.mean(axis=0))[np.arange(100) % 10]  # clients of one label each
+    >>> noise = draw.standard_normal((2, 100, 8))
+    >>> [round(heterogeneity(labels + much * noise[0], labels + much * noise[1]), 2) for much in (0, 0.5, 2)]
+    [0.3, 0.17, 0.04]
     """
-    rows = numbers("updates", updates, cure="pass a 2-D array of finite numbers, a row a client")
-    if rows.ndim != 2 or not np.isfinite(rows).all():
-        raise ValueError(f"updates of shape {rows.shape}: pass a 2-D array of finite numbers, a row a client")
-    whole_number("cohort", cohort, least=2, cure="a round of one client shows no difference; pass")
-    if len(rows) < 2 * cohort:
-        raise ValueError(f"updates of {len(rows)} clients, cohort={cohort}: pass those of two rounds or more")
-    seen = Differences()
-    for at in range(0, len(rows), cohort):
-        seen.add(rows[at : at + cohort])
-    return seen.value()
+    whole_number("cohort", cohort, least=1, cure="the clients of a round; pass")
+    rows = [_rows(name, given) for name, given in (("first", first), ("second", second))]
+    if rows[0].shape != rows[1].shape:
+        raise ValueError(
+            f"first of shape {rows[0].shape}, second of shape {rows[1].shape}: pass the same clients' updates"
+        )
+    if len(rows[0]) < max(2 * cohort, 4):
+        raise ValueError(
+            f"first of {len(rows[0])} clients, cohort={cohort}: pass those of two rounds or more"
+        )
+    return _taken_away(rows[0], rows[1], cohort)
 
 
 def expectation(measure: float) -> str:
@@ -92,5 +94,35 @@ def expectation(measure: float) -> str:
     """
     if measure >= MUCH:
         return "expect ordering to save about a third of the rounds"
-    between = "expect ordering to save anything from nothing to half of the rounds"
-    return "expect ordering to save little" if measure <= LITTLE else between
+    if measure >= SOME:
+        return "expect ordering to save about a quarter of the rounds"
+    return "expect ordering to save " + ("little" if measure <= LITTLE else "about a tenth of the rounds")
+
+
+def _rows(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    cure = "pass a 2-D array of finite numbers, a row a client"
+    rows = numbers(name, given, cure=cure)
+    if rows.ndim != 2 or not rows.shape[1] or not np.isfinite(rows).all():
+        raise ValueError(f"{name} of shape {rows.shape}: {cure}")
+    return rows
+
+
+def _taken_away(first: npt.NDArray[Any], second: npt.NDArray[Any], cohort: int) -> float:
+    """What orders of the first rows take away from the second ones' stray, over their net movement."""
+    n, rows = len(first), np.asarray(second, np.float64)
+    largest = max(float(np.abs(first).max()), 1e-300), max(float(np.abs(rows).max()), 1e-300)
+    rows = rows / largest[1]  # squares of very large or very small numbers would leave the floats
+    moved = float(np.linalg.norm(rows.sum(axis=0)))
+    own = rows - rows.mean(axis=0)
+    if moved == 0:
+        return float("nan") if np.any(own) else 0.0
+    known = np.asarray(first / largest[0], np.float32)
+    ends = np.arange(cohort, n, cohort)
+    # A random prefix of m of n rows has the expected square m(n − m)/(n − 1) times the rows' own.
+    random = float(np.sqrt(np.mean(ends * (n - ends) / (n - 1)) * np.square(own).sum(axis=1).mean()))
+    squares = []
+    for seed in range(ORDERS):
+        order = Herding().init(n, seed=seed, rows=known).order
+        sums = np.cumsum(own[order], axis=0)[ends - 1]
+        squares.append(np.square(sums).sum(axis=1).mean())
+    return (random - float(np.sqrt(np.mean(squares)))) / moved

@@ -317,16 +317,21 @@ def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int
     return Rounds(clients, np.array([len(now) for now in chosen], np.int64)), clock
 
 
-def check_draws(policy: Policy[Any], cohort: int, always: bool) -> None:
-    """Refuse a policy whose orders are no permutations where its draws would be wrong."""
-    if permutes(policy):
-        return
+def check_cohort(policy: Policy[Any], cohort: int) -> None:
+    """Refuse a policy that knows rounds, but of another size."""
     own = getattr(policy, "cohort", cohort)
     if own != cohort:
         raise ValueError(
-            f"policy={policy!r} draws rounds of {own}, and cohort={cohort}; "
+            f"policy={policy!r} makes rounds of {own}, and cohort={cohort}; "
             f"pass {type(policy).__name__}(cohort={cohort})"
         )
+
+
+def check_draws(policy: Policy[Any], cohort: int, always: bool) -> None:
+    """Refuse a policy that makes rounds of another size, or whose draws would be wrong."""
+    check_cohort(policy, cohort)
+    if permutes(policy):
+        return
     if not always and not hasattr(policy, "sampler"):
         raise ValueError(
             f"policy={policy!r} has no turns to miss; use it with availability=Always(), "

@@ -40,7 +40,7 @@ def lenet(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential
 
 
 def cnn(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
-    """The paper's CNN: two 5×5 convolutions of 64 channels, then 384-192 (797,962 parameters on CIFAR-10)."""
+    """The CNN of the paper's code: 5×5 convolutions of 64 channels, 384-192 (797,962 parameters, CIFAR)."""
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
         nn.Conv2d(channels, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -51,7 +51,7 @@ def cnn(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
 
 
 def resnet10(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:  # noqa: ARG001
-    """The paper's ResNet-10: one block a stage, widths 64–512, no normalisation (4,897,482 parameters)."""
+    """The ResNet-10 of the paper's published code: widths 64–512, no normalisation (4,897,482 parameters)."""
     return _resnet(channels, classes, lambda _: [])
 
 

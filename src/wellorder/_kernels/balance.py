@@ -53,7 +53,7 @@ class Balanced(NamedTuple):
 def balance(
     signals: Any, rule: SignRule | None = None, *, total: Vector = NO_VECTOR, seed: int = 0, start: int = 0
 ) -> Balanced:
-    """Sign each vector so that the signed running sum stays short (Algorithm ``alg:balancing``).
+    """Sign each vector so that the signed running sum stays short.
 
     ε = +1 iff ⟨s, z⟩ is below the rule's threshold, then s ← s + ε·z.
     Costs O(b·d) for rows, O(b²·d) for other signals; O(d) memory.

@@ -19,7 +19,7 @@ BLOCK = 256
 
 
 def reorder(order: npt.ArrayLike, signs: npt.ArrayLike) -> Order:
-    """Plus units keep their order in front; minus units follow, reversed (Algorithm ``alg:reordering``).
+    """Plus units keep their order in front; minus units follow, reversed.
 
     ``signs[u]`` belongs to unit ``u``; 0 marks a unit that was not observed, which stays between
     the two groups. O(n) time; 4 bytes a unit beyond the result.
@@ -81,7 +81,7 @@ def basic_br(
     *,
     seed: int = 0,
 ) -> Order:
-    """Balance the centred vectors along ``order``, then reorder (Algorithm ``alg:BasicBR``).
+    """Balance the centred vectors along ``order``, then reorder (BasicBR).
 
     ``vectors[u]`` belongs to unit ``u``; ``mean`` is their average unless given. O(n·d) time.
 
@@ -107,7 +107,7 @@ def pair_br(
     *,
     seed: int = 0,
 ) -> Order:
-    """Balance differences of consecutive vectors, then reorder (Algorithm ``alg:PairBR``).
+    """Balance differences of consecutive vectors, then reorder (PairBR).
 
     The first of a pair carries the pair's sign, the second the opposite; an unpaired last unit keeps the
     middle. A ``mean`` cancels in the differences: it changes no sign and may be left out. O(n·d) time.

@@ -28,7 +28,7 @@ class SignRule(Protocol):
 
 @dataclass(frozen=True)
 class Deterministic:
-    """ε = +1 iff ‖s + z‖ < ‖s − z‖, that is ⟨s, z⟩ < 0; a tie gives −1 (Algorithm ``alg:assign sign^2``)."""
+    """ε = +1 iff ‖s + z‖ < ‖s − z‖, that is ⟨s, z⟩ < 0; a tie gives −1 (GraB's rule)."""
 
     @property
     def limit(self) -> float:
@@ -42,7 +42,7 @@ class Deterministic:
 
 @dataclass(frozen=True)
 class Walk:
-    """The self-balancing walk: ε = +1 with probability ½ − ⟨s, z⟩/(2c) (Algorithm ``alg:balancing``).
+    """The self-balancing walk: ε = +1 with probability ½ − ⟨s, z⟩/(2c) (Alweiss et al., 2021).
 
     With u uniform on [0, 1), that is ⟨s, z⟩ < c·(1 − 2u). Where ⟨s, z⟩ is beyond ±c the probability would
     leave [0, 1]: it is clipped, and counted in the state's ``clipped``, so that a run can say that

@@ -16,17 +16,16 @@ with needed_by("wellorder.experiments", "experiments"):
 
 if TYPE_CHECKING:
     from wellorder.experiments._publish import publish, summary
-    from wellorder.experiments._tasks.networks import LabelledData, NetworkTask, Recipe
+    from wellorder.experiments._tasks.networks import NetworkTask
+    from wellorder.experiments._tasks.tables import table_task
 
 __all__ = [
     "Comparison",
     "ComparisonPlan",
     "Config",
     "JobError",
-    "LabelledData",
     "NetworkTask",
     "ProblemTask",
-    "Recipe",
     "RunFolder",
     "Search",
     "Settings",
@@ -36,14 +35,14 @@ __all__ = [
     "problem_task",
     "publish",
     "summary",
+    "table_task",
     "task_of",
     "two_stage",
 ]
 
 _LAZY = {
     "NetworkTask": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
-    "Recipe": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
-    "LabelledData": ("wellorder.experiments._tasks.networks", ("torch", "experiments")),
+    "table_task": ("wellorder.experiments._tasks.tables", ("torch", "experiments")),
     "publish": ("wellorder.experiments._publish", ("experiments",)),
     "summary": ("wellorder.experiments._publish", ("experiments",)),
 }

@@ -10,22 +10,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wellorder._arguments import flag, path_of, shown, whole_number
+from wellorder._arguments import flag, instance_of, one_of, path_of, shown, whole_number
+from wellorder._notebook import axes_for, house_style, html_table, literal
 from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import RunFolder
-from wellorder.experiments._pool import EpochRow, Job, work_off
+from wellorder.experiments._pool import EpochRow, Job, JobEvent, work_off
+from wellorder.experiments._progress import LiveWatch, displayed
 from wellorder.experiments._tasks import Task
 from wellorder.experiments._tuning import Search, two_stage
-from wellorder.report._table import Table, joined, table_of
-from wellorder.report._verdict import Verdict, final_values, verdicts
+from wellorder.report._style import AXES
+from wellorder.report._table import Table, curves, joined, table_of, times
+from wellorder.report._table import number as in_digits
+from wellorder.report._verdict import Verdict, final_values, headline, verdicts
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Runner = Callable[[Sequence[Job]], Iterator[JobEvent]]
+"""Works off jobs, here or elsewhere, and tells what they said."""
 Ended = Callable[[int, list[EpochRow]], None]
 """Told of a job's number and all its rows when it has ended."""
 
@@ -52,7 +63,7 @@ class Silent:
         pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The answer: the whole table, the verdicts (best first), and how step sizes were found."""
 
@@ -63,6 +74,45 @@ class Comparison:
     searches: dict[str, Search]
     folder: RunFolder | None
 
+    def plot(self, metric: str = "", *, x: str = "epoch", axes: Axes | None = None) -> Axes:
+        """Draw a metric of all policies, on axes of yours or on new ones: medians, and the seeds' range.
+
+        Parameters
+        ----------
+        metric
+            A column of the table; the judged one if none is named.
+        x
+            ``"epoch"``, ``"gradients"`` or ``"seconds"``.
+        axes
+            Matplotlib axes to draw on.
+        """
+        known = {m.column: m for m in self.plan.task.metrics}
+        name = self.plan.metric.column if isinstance(metric, str) and not metric else metric
+        chosen = known[one_of("metric", name, tuple(known))]
+        along = one_of("x", x, tuple(AXES))
+        drawn = axes_for(axes, "Comparison.plot")
+        from wellorder.report._pictures import draw_curves  # slow to import
+
+        with house_style():
+            draw_curves(drawn, self.table, chosen, x=along)
+            drawn.set(xlabel=AXES[along], ylabel=literal(chosen.label))
+            drawn.legend()
+        return drawn
+
+    def __repr__(self) -> str:
+        return f"Comparison: {self.plan.task.title}. {headline(self.verdicts, self.plan.baseline)}"
+
+    def _repr_html_(self) -> str:
+        metrics = self.plan.task.metrics
+        judged = {v.policy: [times(v.epochs), times(v.seconds), v.conclusion.value] for v in self.verdicts}
+        rows = []
+        for policy in self.plan.policies:
+            ends = [np.median(final_values(curves(self.table, policy, m.column))) for m in metrics]
+            shown_ends = [in_digits(float(end), m) for end, m in zip(ends, metrics, strict=True)]
+            rows.append([policy, *shown_ends, *judged.get(policy, ["× 1.00", "× 1.00", "baseline"])])
+        heads = ["policy", *(m.label for m in metrics), "epochs to match", "time to match", "worth it?"]
+        return html_table(heads, rows, title=repr(self))
+
 
 def compare(
     task: Task | str,
@@ -70,32 +120,60 @@ def compare(
     *,
     out: str | Path | None = None,
     jobs: int = 1,
+    executor: Executor | None = None,
     resume: bool = False,
     watch: Watch | None = None,
+    progress: bool = True,
 ) -> Comparison:
     """Train all policies with all seeds and judge them; the same plan gives the same table, bit for bit.
 
     Parameters
     ----------
     task
-        The name of an embedded task, or any `Task`: `problem_task` makes one of your own problem.
+        The name of an embedded task, or any `Task`: a `NetworkTask`, or what `table_task` makes of a table
+        and `problem_task` of your own problem.
     config
         What to compare.
     out, resume
         The run's folder (nothing is kept without one), and whether to finish what is in it.
     jobs
         Worker processes. With more than one, call from under ``if __name__ == "__main__"``.
+    executor
+        Any `concurrent.futures.Executor` to train on instead: of Dask, of MPI, of other processes. Rows come
+        when a run has ended.
     watch
         Told of every row as it is made.
+    progress
+        Whether to show a progress bar, where standard error is a terminal and nobody else watches.
     """
-    wanted, seen = Config() if config is None else config, Silent() if watch is None else watch
-    if isinstance(seen, type) or not any(callable(getattr(seen, verb, None)) for verb in ("stage", "row")):
+    wanted = Config() if config is None else config
+    if watch is not None and (
+        isinstance(watch, type) or not any(callable(getattr(watch, verb, None)) for verb in ("stage", "row"))
+    ):
         raise ValueError(f"watch={shown(watch)}: pass an object with stage(title, rows) and row(label, …)")
     plan = resolve(task, wanted)
     whole_number("jobs", jobs, least=1, most=1024)
     flag("resume", resume)
+    flag("progress", progress)
+    if executor is not None:
+        instance_of("executor", executor, Executor, "pass a concurrent.futures.Executor, as Dask's "
+                    "client.get_executor()")  # fmt: skip
+        if jobs != 1:
+            raise ValueError(f"jobs={jobs}: the executor decides how many run at a time; leave jobs out")
+    run = partial(work_off, processes=jobs, executor=executor)
+    if watch is not None or not progress:
+        return _kept(plan, wanted, out, resume, run, Silent() if watch is None else watch)
+    live = LiveWatch(plan.metric, plan.settings.epochs)
+    with displayed(live, quiet=False):
+        return _kept(plan, wanted, out, resume, run, live)
+
+
+def _kept(
+    plan: ComparisonPlan, wanted: Config, out: str | Path | None, resume: bool, run: Runner, seen: Watch
+) -> Comparison:
+    """Compare, in a folder if there is to be one."""
     if out is None:
-        return _compared(plan, None, jobs, seen)
+        return _compared(plan, None, run, seen)
     home = path_of("out", out, what="a folder")
     if resume:
         _check_same(RunFolder(home), plan)
@@ -103,13 +181,13 @@ def compare(
         if not resume:
             given = {"task": plan.task.name, **wanted.given()}
             folder.write("config.json", {"given": given, "resolved": plan.described()})
-        return _compared(plan, folder, jobs, seen)
+        return _compared(plan, folder, run, seen)
 
 
-def _compared(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> Comparison:
-    searches = _searches(plan, folder, jobs, watch)
+def _compared(plan: ComparisonPlan, folder: RunFolder | None, run: Runner, watch: Watch) -> Comparison:
+    searches = _searches(plan, folder, run, watch)
     step_sizes = _step_sizes(plan, searches)
-    cells = _cells(plan, step_sizes, folder, jobs, watch)
+    cells = _cells(plan, step_sizes, folder, run, watch)
     table = joined(cells) if folder is None else folder.seal(cells)
     judged = verdicts(table, plan.metric, plan.baseline, plan.test_metric)
     return Comparison(plan, table, judged, step_sizes, searches, folder)
@@ -138,14 +216,14 @@ def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _searches(plan: ComparisonPlan, folder: RunFolder | None, jobs: int, watch: Watch) -> dict[str, Search]:
+def _searches(plan: ComparisonPlan, folder: RunFolder | None, run: Runner, watch: Watch) -> dict[str, Search]:
     """Search the step sizes that the plan wants tuned; a folder remembers the searches that are finished."""
     wanted = {"": [], "baseline": [plan.baseline], "each": list(plan.policies)}[plan.tune]
     known = (folder.read("tuning.json") if folder is not None else None) or {}
     found = {}
     for label in wanted:
         if label not in known:
-            search = two_stage(_tuner(plan, label, jobs, watch), plan.task.grid)
+            search = two_stage(_tuner(plan, label, run, watch), plan.task.grid)
             known[label] = search.as_data()
             if folder is not None:
                 folder.write("tuning.json", known)
@@ -169,7 +247,7 @@ def _step_sizes(plan: ComparisonPlan, searches: dict[str, Search]) -> dict[str, 
 
 
 def _tuner(
-    plan: ComparisonPlan, label: str, jobs: int, watch: Watch
+    plan: ComparisonPlan, label: str, run: Runner, watch: Watch
 ) -> Callable[[Sequence[float]], list[float]]:
     """From step sizes to the median final value of the judged metric over up to three seeds; low is good."""
     seeds, metric = plan.seeds[:3], plan.metric
@@ -177,7 +255,7 @@ def _tuner(
     def losses(grid: Sequence[float]) -> list[float]:
         batch = [_job(plan, label, seed, value) for value in grid for seed in seeds]
         watch.stage(f"step size of {label}", len(batch) * (plan.settings.epochs + 1))
-        rows = _rows(batch, jobs, watch)
+        rows = _rows(batch, run, watch)
         ends = final_values(np.array([[row[metric.column] for row in done] for done in rows]))
         return list(np.median(ends.reshape(len(grid), -1), axis=1) * (1 if metric.lower_is_better else -1))
 
@@ -185,7 +263,7 @@ def _tuner(
 
 
 def _cells(
-    plan: ComparisonPlan, step_sizes: dict[str, float], folder: RunFolder | None, jobs: int, watch: Watch
+    plan: ComparisonPlan, step_sizes: dict[str, float], folder: RunFolder | None, run: Runner, watch: Watch
 ) -> list[Table]:
     """All cells, the missing ones trained, seed after seed so that a broken run leaves whole seeds."""
     labels = list(plan.policies)
@@ -206,7 +284,7 @@ def _cells(
             folder.keep(number, seed, cells[number, seed])
 
     watch.stage("training", len(batch) * (plan.settings.epochs + 1))
-    _rows(batch, jobs, watch, keep)
+    _rows(batch, run, watch, keep)
     return [cells[number, seed] for number in range(len(labels)) for seed in plan.seeds]
 
 
@@ -214,10 +292,10 @@ def _job(plan: ComparisonPlan, label: str, seed: int, step_size: float) -> Job:
     return Job(plan.task, label, plan.policies[label], seed, replace(plan.settings, step_size=step_size))
 
 
-def _rows(batch: list[Job], jobs: int, watch: Watch, ended: Ended | None = None) -> list[list[EpochRow]]:
+def _rows(batch: list[Job], run: Runner, watch: Watch, ended: Ended | None = None) -> list[list[EpochRow]]:
     """Work off a batch; its rows by job, each job handed to ``ended`` as soon as it is."""
     rows: list[list[EpochRow]] = [[] for _ in batch]
-    for event in work_off(batch, jobs):
+    for event in run(batch):
         if event.row is None:
             if ended is not None:
                 ended(event.job, rows[event.job])

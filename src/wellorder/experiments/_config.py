@@ -10,14 +10,16 @@ import numpy as np
 
 from wellorder._arguments import instance_of, shown
 from wellorder._order import Policy, describe
+from wellorder.experiments._known_rows import KNOWN, asks_of
 from wellorder.experiments._names import check_policies, named_policies
 from wellorder.experiments._tasks import Task, task_of
+from wellorder.experiments._tasks.task import checked_task
 from wellorder.experiments._training import Settings
 from wellorder.policies import REGISTRY, entry_of
 from wellorder.report._table import Metric
 
 DEFAULT = tuple(entry.name for entry in REGISTRY if entry.compared)
-PARTS = ("name", "title", "metrics", "step_size", "epochs", "grid", "check", "train")
+"""What people would switch on; with these, what the labels allow (see `default_policies`)."""
 VERBS = ("needs", "init", "observe", "advance")
 TUNING = ("", "baseline", "each")
 
@@ -30,9 +32,11 @@ class Config:
     {'epochs': 5}
     """
 
-    policies: Sequence[str] | Mapping[str, Policy[Any]] = DEFAULT
+    policies: Sequence[str] | Mapping[str, Policy[Any]] | None = None
     """Names, with parameters and labels (``"RR"``, ``"GraB(reorders=2)"``, ``"mine=PairGraB"``), or policies
-    by label."""
+    by label. Unless given, those that people would switch on: random reshuffling, shuffling once,
+    ``stratified`` and ``features`` where the task has labels, `PairGraB`, and `Steering`, the default of
+    ``ordered``."""
     epochs: int | None = None
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     step_size: float | None = None
@@ -122,13 +126,24 @@ class ComparisonPlan:
         return {**head, "seeds": list(self.seeds), "tune": self.tune, **asdict(self.settings)}
 
 
+def default_policies(task: Task) -> tuple[str, ...]:
+    """The policies that people would switch on for a task.
+
+    >>> from wellorder.experiments import task_of
+    >>> default_policies(task_of("digits"))
+    ('RandomReshuffling', 'ShuffleOnce', 'PairGraB', 'Steering', 'stratified', 'features')
+    """
+    known = getattr(task, "knows", ())
+    return (*DEFAULT, *(name for name, kind in KNOWN.items() if set(kind.asks) <= set(known)))
+
+
 def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     """Check everything that can be checked before anything is computed."""
     instance_of("config", config, Config, "pass a wellorder.experiments.Config")
     chosen = task_of(task) if isinstance(task, str) else task
-    if isinstance(chosen, type) or not all(hasattr(chosen, part) for part in PARTS):
-        raise ValueError(f"task={shown(task)}: pass the name of a task, or such as problem_task(problem, …)")
-    named = dict(config.policies) if isinstance(config.policies, Mapping) else named_policies(config.policies)
+    checked_task(chosen, task)
+    asked = default_policies(chosen) if config.policies is None else config.policies
+    named = dict(asked) if isinstance(asked, Mapping) else named_policies(asked)
     for label, policy in named.items():
         if not isinstance(label, str) or not label.strip() or not label.isprintable():
             raise ValueError(f"policies: the label {label!r} cannot be shown; pass a line of printable text")
@@ -155,6 +170,16 @@ def resolve(task: Task | str, config: Config) -> ComparisonPlan:
     units = chosen.check(settings)
     if units is not None:
         check_policies(named, units)
+    fits = getattr(chosen, "check_policy", None)
+    for label, policy in named.items():
+        if fits is not None:
+            fits(policy)
+        lacking = [what for what in asks_of(policy) if what not in getattr(chosen, "knows", ())]
+        if lacking:
+            raise ValueError(
+                f"policy {label}: {chosen.name} does not tell the {' and '.join(lacking)} of all its "
+                "examples before training; leave it out, or pass the data as (x, y)"
+            )
     return ComparisonPlan(
         chosen, named, _baseline(named, config.baseline), tuple(map(int, seeds)), config.tune, settings
     )

@@ -85,8 +85,9 @@ def plot(table: Table) -> Figure:
     """Order error by epochs for the most workers, and by workers in the last epoch."""
     from matplotlib.figure import Figure  # slow to import
 
-    from wellorder.report._pictures import draw_curves, house_style
-    from wellorder.report._style import colours_of
+    from wellorder._notebook import house_style
+    from wellorder.report._pictures import draw_curves
+    from wellorder.report._style import looks_of
 
     settings = list(dict.fromkeys(table.column("setting").to_pylist()))
     most = max(settings, key=_number)
@@ -95,11 +96,13 @@ def plot(table: Table) -> Figure:
         left, right = figure.subplots(1, 2, sharey=True)
         draw_curves(left, _part(table, most), ORDER_ERROR)
         left.set(title=f"{most}, by epochs", xlabel="epoch", ylabel=ORDER_ERROR.label)
-        for policy, colour in colours_of(list(LABELS)).items():
+        for policy, (colour, dash) in looks_of(list(LABELS)).items():
             ends = np.array([curves(_part(table, s), policy, "order_error")[:, -1] for s in settings])
             along = [_number(setting) for setting in settings]
             right.fill_between(along, ends.min(1), ends.max(1), color=colour, alpha=0.15, linewidth=0)
-            right.plot(along, np.median(ends, axis=1), "o-", color=colour, label=LABELS[policy])
+            right.plot(
+                along, np.median(ends, axis=1), marker="o", color=colour, linestyle=dash, label=LABELS[policy]
+            )
         right.set_xscale("log", base=2)
         right.set(title="last epoch, by workers", xlabel="workers", xticks=along, xticklabels=along)
         figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)

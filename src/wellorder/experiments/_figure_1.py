@@ -105,6 +105,7 @@ class _Seeds:
     """What a worker process is told: the job's seed says which."""
 
     config: QuadraticsFigure
+    name: str = "fig1"
 
     def train(self, _: Policy[Any], seed: int, __: Settings) -> Iterator[dict[str, Any]]:
         yield from run_seed(self.config, seed).to_pylist()
@@ -149,7 +150,8 @@ def plot(table: Table) -> Figure:
     """Four panels on log axes: medians in bands from the least to the largest seed."""
     from matplotlib.figure import Figure  # slow to import, and workers never draw
 
-    from wellorder.report._pictures import draw_curves, house_style
+    from wellorder._notebook import house_style
+    from wellorder.report._pictures import draw_curves
 
     with house_style():
         most = max(len(policies_of(_part(table, setting))) for setting in SETTINGS)

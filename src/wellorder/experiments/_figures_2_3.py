@@ -1,8 +1,10 @@
 """Figures 2 and 3: federated training of the paper's CNN and ResNet-10, clients in order.
 
-FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16, clipping at 10, crop and flip; test
-accuracy and training loss after every epoch (100 rounds), as a moving average of 6, in bands of one standard
-deviation over seeds. From settings to report: `figure`, `dataset_of`, `run`, `publish`.
+FL-RR, FL-OP and FL-GraB; one label a client, S=10, K=5, batch 16; clipping at 10, crop and flip as in the
+published code; test accuracy and training loss after every epoch (100 rounds), as a moving average of 6,
+in bands of one standard deviation over seeds.
+
+From settings to report: `figure`, `dataset_of`, `run`, `publish`.
 """
 
 from __future__ import annotations
@@ -186,9 +188,9 @@ def run(
     *,
     resume: bool = False,
     progress: Progress | None = None,
-    watch: Callable[[int, int], None] | None = None,
+    watch: Callable[[int, int, int], None] | None = None,
 ) -> FigureRun:
-    """Train all policies with all seeds side by side; a checkpoint after every epoch lets a run go on."""
+    """Train all policies with all seeds side by side; a checkpoint once a minute lets a run go on."""
     from wellorder.federated import federate, simulate_many
 
     config.check()
@@ -240,21 +242,21 @@ def plot(table: Table, title: str = "") -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from wellorder.report._pictures import house_style, literal
-    from wellorder.report._style import colours_of
+    from wellorder._notebook import house_style, literal
+    from wellorder.report._style import looks_of
 
     with house_style():
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
         panels = figure.subplots(1, 2)
         for axes, metric in zip(panels, (ACCURACY, TRAIN_LOSS), strict=True):
-            for policy, colour in colours_of(policies_of(table)).items():
+            for policy, (colour, dash) in looks_of(policies_of(table)).items():
                 rounds = curves(table, policy, "round").mean(axis=0)
                 trained = rounds > 0
                 lines = smoothed(curves(table, policy, metric.column)[:, trained])
                 middle, spread = lines.mean(axis=0), lines.std(axis=0)
                 at = rounds[trained]
                 axes.fill_between(at, middle - spread, middle + spread, color=colour, alpha=0.15, lw=0)
-                axes.plot(at, middle, color=colour, label=literal(policy))
+                axes.plot(at, middle, color=colour, linestyle=dash, label=literal(policy))
             axes.set(title=metric.label, xlabel=f"round (moving average of {WINDOW} evaluations)")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_yscale("log")
@@ -268,7 +270,7 @@ def plot_partition(partition: Partition, labels: npt.ArrayLike, classes: int) ->
     """Who holds what: a stripe for each client, darker where it holds more examples of a label."""
     from matplotlib.figure import Figure
 
-    from wellorder.report._pictures import house_style
+    from wellorder._notebook import house_style
 
     with house_style():
         figure = Figure(figsize=(9.0, 2.6), layout="constrained")

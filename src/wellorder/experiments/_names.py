@@ -9,6 +9,7 @@ from typing import Any
 
 import wellorder
 from wellorder._order import Policy
+from wellorder.experiments._known_rows import KNOWN
 from wellorder.policies import REGISTRY, entry_named
 
 AP = "AP([[0, 1, 2], [2, 1, 0]])"
@@ -114,8 +115,10 @@ def _value(node: ast.expr) -> Any:
 def _known(word: str) -> Any:
     if word in RULES:
         return getattr(wellorder, word)
+    if word.lower() in KNOWN:
+        return KNOWN[word.lower()]
     entry = entry_named(word)
     if entry is None:
-        known = [entry.name for entry in REGISTRY]
+        known = [*(entry.name for entry in REGISTRY), *KNOWN]
         raise ValueError(f"policy {word!r} is unknown; {meant(word, known)} `wellorder list` shows all")
     return entry.policy

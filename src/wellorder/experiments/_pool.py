@@ -1,4 +1,4 @@
-"""Jobs on worker processes, with every row reported as it is made."""
+"""Jobs on worker processes, with every row reported as it is made; or on anybody's executor."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -48,14 +49,18 @@ class JobError(RuntimeError):
 def train(job: Job, warm: set[str]) -> Iterator[EpochRow]:
     """Yield a job's rows, after warming up if the task can and the policy is new to this process."""
     warm_up = getattr(job.task, "warm_up", None)
-    if warm_up is not None and repr(job.policy) not in warm:
-        warm.add(repr(job.policy))
+    known = f"{job.task.name} {job.policy!r}"
+    if warm_up is not None and known not in warm:
+        warm.add(known)
         warm_up(job.policy, job.seed, job.settings)
     yield from job.task.train(job.policy, job.seed, job.settings)
 
 
-def work_off(jobs: Sequence[Job], processes: int) -> Iterator[JobEvent]:
-    """Run all jobs on so many processes (1: in this one); reports of several jobs may interleave."""
+def work_off(jobs: Sequence[Job], processes: int, executor: Executor | None = None) -> Iterator[JobEvent]:
+    """Run all jobs on so many processes (1: in this one) or an executor; reports of jobs may interleave."""
+    if executor is not None:
+        yield from _submitted(jobs, executor)
+        return
     if processes <= 1 or len(jobs) <= 1:
         warm: set[str] = set()
         for number, job in enumerate(jobs):
@@ -75,6 +80,35 @@ def work_off(jobs: Sequence[Job], processes: int) -> Iterator[JobEvent]:
             process.terminate()
         for _, process in workers:
             process.join()
+
+
+_ONE_AT_A_TIME, _WARM = threading.Lock(), set[str]()
+
+
+def train_whole(job: Job) -> list[EpochRow]:
+    """All rows of a job, where an executor runs it.
+
+    Threads of one process take turns: they would share its clock and its random numbers.
+    """
+    with _ONE_AT_A_TIME:
+        return list(train(job, _WARM))
+
+
+def _submitted(jobs: Sequence[Job], executor: Executor) -> Iterator[JobEvent]:
+    futures = {executor.submit(train_whole, job): number for number, job in enumerate(jobs)}
+    try:
+        for done in as_completed(futures):
+            job = jobs[futures[done]]
+            try:
+                rows = done.result()
+            except Exception as error:
+                raise JobError(f"{job.label}, seed {job.seed}: {type(error).__name__}: {error}") from error
+            for row in rows:
+                yield JobEvent(futures[done], row)
+            yield JobEvent(futures[done], None)
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def _explained(job: Job, warm: set[str]) -> Iterator[EpochRow]:

@@ -17,6 +17,7 @@ from wellorder.experiments._config import ComparisonPlan, Config, resolve
 from wellorder.experiments._folder import machine, versions
 from wellorder.experiments._names import named_policies, policy_of
 from wellorder.experiments._tasks import TASKS
+from wellorder.experiments._tuning import plot as tuning_curves
 from wellorder.report._page import Page, render
 from wellorder.report._pictures import costs, picture, save_picture
 from wellorder.report._table import curves
@@ -24,7 +25,10 @@ from wellorder.report._verdict import Kind, final_values, headline
 
 
 def publish(done: Comparison) -> Path:
-    """Write ``summary.json``, ``overview.png``, ``costs.png`` and ``report.html`` into the run's folder."""
+    """Write ``summary.json``, ``report.html`` and the pictures into the run's folder.
+
+    The pictures are ``overview.png``, ``costs.png`` and, where step sizes were searched, ``tuning.png``.
+    """
     instance_of("done", done, Comparison, "pass what compare returned")
     if done.folder is None:
         raise ValueError("done: this comparison was kept in no folder; pass out=... to compare")
@@ -32,6 +36,8 @@ def publish(done: Comparison) -> Path:
     write_text(path / "summary.json", json.dumps(summary(done), indent=2, ensure_ascii=False))
     save_picture(picture(done.table, metrics, done.plan.task.title), path / "overview.png")
     save_picture(costs(done.table, metrics[0], done.plan.task.title), path / "costs.png")
+    if done.searches:
+        save_picture(tuning_curves(done.searches, metrics[0]), path / "tuning.png")
     write_text(path / "report.html", render(page_of(done)))
     return path / "report.html"
 
@@ -44,13 +50,14 @@ def summary(done: Comparison) -> dict[str, Any]:
         for label in done.plan.policies
     }
     ratios = ("epochs", "gradients", "seconds", "final")
+    kinds = ("kind", "fewer_epochs", "less_time", "whole_time", "test")
     return {
         "task": done.plan.task.name,
         "baseline": done.plan.baseline,
         "headline": headline(done.verdicts, done.plan.baseline),
         "verdicts": [
             {"policy": v.policy, "conclusion": v.conclusion.value, "answers": v.answers,
-             **{name: _word(getattr(v, name)) for name in ("kind", "fewer_epochs", "less_time", "test")},
+             **{name: _word(getattr(v, name)) for name in kinds},
              **{name: _finite(getattr(v, name)) for name in ratios},
              "text": v.text}
             for v in done.verdicts
@@ -58,6 +65,10 @@ def summary(done: Comparison) -> dict[str, Any]:
         "final": finals,
         "step_sizes": done.step_sizes,
         "searches": {label: search.note for label, search in done.searches.items()},
+        "tuning": {
+            label: [[size, _finite(value)] for size, value in zip(*search.curve(), strict=True)]
+            for label, search in done.searches.items()
+        },
     }  # fmt: skip
 
 
@@ -87,6 +98,7 @@ def page_of(done: Comparison) -> Page:
 
 def _notes(done: Comparison) -> list[str]:
     found = [f"{label}: {search.note}." for label, search in done.searches.items()]
+    found += ["tuning.png shows the final value for every step size tried."] if found else []
     mixed = done.folder.mixed() if done.folder is not None else ""
     return [*found, mixed] if mixed else found
 
@@ -95,9 +107,10 @@ def command_of(plan: ComparisonPlan) -> str:
     """The command that runs the plan again, as far as there is one."""
     settings, named = plan.settings, plan.policy_texts
     texts = [label if _names(label, rule) else f"{label}={rule}" for label, rule in named.items()]
-    if plan.task.name not in TASKS or not _make(texts, named):
+    task = ["--task", plan.task.name] if plan.task.name in TASKS else list(getattr(plan.task, "command", ()))
+    if not task or not _make(texts, named):
         return "wellorder.experiments.compare(task, config), with the options of config.json"
-    words = ["wellorder", "compare", "--task", plan.task.name]
+    words = ["wellorder", "compare", *task]
     words += [word for text in texts for word in ("--policy", text)]
     words += ["--epochs", str(settings.epochs)]
     if plan.seeds == tuple(range(len(plan.seeds))):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wellorder._arguments import function, instance_of, numbers, shown
+from wellorder.report._table import Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COARSE = (1e-2, 1e-1, 1e0)
+FAR = 1e6
+"""Times the best value: what is beyond is drawn as diverged, for it would leave no room to the others."""
 Loss = Callable[[Sequence[float]], Sequence[float]]
 
 
@@ -37,6 +43,11 @@ class Search:
         low, _, high = fine_grid(self.best)
         beyond = low if self.edge == "low" else high
         return f"{found}: at the grid's edge, so a {other} one may be better still; try --lr {beyond:.3g}"
+
+    def curve(self) -> tuple[list[float], list[float]]:
+        """Step sizes that were tried, smallest first, and the final value of each; infinite if diverged."""
+        grid = sorted(self.tried)
+        return grid, [self.tried[value] for value in grid]
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for JSON, where a diverged loss is null."""
@@ -75,7 +86,7 @@ def fine_grid(best: float) -> tuple[float, float, float]:
 
 
 def two_stage(losses: Loss, coarse: Sequence[float] = COARSE) -> Search:
-    """Search a coarse grid, then half a decade about its best value (``tab:grid search:cnn``).
+    """Search a coarse grid, then half a decade about its best value, as the paper does.
 
     Parameters
     ----------
@@ -117,3 +128,34 @@ def _best(tried: dict[float, float]) -> float:
         grid = ", ".join(f"{value:.3g}" for value in sorted(tried))
         raise ValueError(f"every step size of {grid} diverged; pass smaller ones")
     return best
+
+
+def plot(searches: Mapping[str, Search], metric: Metric) -> Figure:
+    """The final value for every step size that was tried, a curve for each policy; rings mark the best."""
+    from matplotlib.figure import Figure  # slow to import
+
+    from wellorder._notebook import house_style, literal
+    from wellorder.report._style import looks_of
+
+    sign = 1.0 if metric.lower_is_better else -1.0  # searches minimise
+    with house_style():
+        figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for label, (colour, dash) in looks_of(list(searches)).items():
+            grid, values = (np.array(part) for part in searches[label].curve())
+            told = values <= FAR * np.abs(values).min()
+            axes.plot(grid[told], sign * values[told], marker="o", color=colour, linestyle=dash, markersize=4,
+                      label=literal(label))  # fmt: skip
+            best = searches[label].best
+            axes.plot(best, sign * searches[label].tried[best], "o", markersize=11, markerfacecolor="none",
+                      markeredgecolor=colour)  # fmt: skip
+            for lost in grid[~told]:
+                axes.axvline(lost, color=colour, linestyle=":", linewidth=1)
+        axes.set_xscale("log")
+        if metric.log:
+            axes.set_yscale("log", nonpositive="mask")
+        axes.set(
+            xlabel="step size", ylabel=f"final {metric.label}", title="Step sizes tried (dotted: diverged)"
+        )
+        axes.legend(loc="best")
+    return figure

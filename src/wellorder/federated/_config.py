@@ -43,8 +43,9 @@ class Config:
         "cpu" or "cuda"; "float64", "float32", "tf32" or "bf16".
     mode, graph
         "auto", or how clients are trained: "loop", "stacked", "vmap"; whether CUDA replays a captured round.
-    checkpoint, checkpoint_every
-        A file written after every so many epochs, from which a run with the same settings goes on.
+    checkpoint, checkpoint_every, checkpoint_seconds
+        A file written after every so many epochs, and inside an epoch when so many seconds have passed since;
+        a run with the same settings goes on from it.
     """
 
     step_size: float
@@ -69,6 +70,7 @@ class Config:
     graph: bool = True
     checkpoint: str | os.PathLike[str] | None = None
     checkpoint_every: int = 1
+    checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("step_size", "server_step"):
@@ -79,7 +81,8 @@ class Config:
             whole_number(name, getattr(self, name), least=0)
         if self.batch is not None:
             whole_number("batch", self.batch, least=1)
-        real_number("clip", self.clip, least=0)
+        for name in ("clip", "checkpoint_seconds"):
+            real_number(name, getattr(self, name), least=0)
         one_of("weighting", self.weighting, ("size", "equal"))
         one_of("precision", self.precision, ("float64", "float32", "tf32", "bf16"))
         one_of("mode", self.mode, ("auto", "loop", "stacked", "vmap"))
@@ -105,7 +108,7 @@ class Config:
 
     def text(self) -> str:
         """All that decides a run's numbers, in one line; where it computes is left out."""
-        skipped = {"checkpoint", "checkpoint_every", "graph", "device", "availability"}
+        skipped = {"checkpoint", "checkpoint_every", "checkpoint_seconds", "graph", "device", "availability"}
         told = [f"{f.name}={describe(getattr(self, f.name))}" for f in fields(self) if f.name not in skipped]
         # A trace decides by what is in its file, not by where that lies.
         rule: Any = self.availability
@@ -115,7 +118,9 @@ class Config:
 
 
 def paper_config(step_size: float, rounds: int = 20_000, *, clients: int = 1000, **changes: Any) -> Config:
-    """The settings of the paper's CIFAR experiments: S=10, K=5, batch 16, η=1, clipping at 10, crop and flip.
+    """The settings of the paper's CIFAR experiments: S=10, K=5, batch 16, η=1.
+
+    Clipping at 10, crop and flip come from its published code (github.com/liyipeng00/ordering).
 
     >>> from wellorder.federated import paper_config
     >>> paper_config(0.1).epochs

@@ -7,7 +7,7 @@ the host reads them once and tells the policies. All in float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,19 @@ class DeviceBalancing:
     def read(self, rounds: int) -> None:
         """Read the decisions of the stretch's first rounds."""
         self._decided.append(np.array(self.values[:rounds].cpu().numpy()))
+
+    def saved(self, rounds: int) -> dict[str, Any]:
+        """The epoch so far, for a checkpoint after the stretch's first ``rounds``."""
+        now = self.values[:rounds].cpu().numpy()
+        buffers = {"vectors": self.vectors, "head": self.head, "summed": self.summed}
+        held = {name: buffer.cpu().numpy() for name, buffer in buffers.items()}
+        return {**held, "decided": np.concatenate([*self._decided, now])}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on in an epoch just opened where `saved` was."""
+        for name in ("vectors", "head", "summed"):
+            getattr(self, name).copy_(torch.from_numpy(saved[name]))
+        self._decided = [saved["decided"]]
 
     def close(self, queues: Sequence[Queue]) -> None:
         """Tell the policies an epoch's decisions, run by run in visiting order."""

@@ -34,7 +34,7 @@ def fedavg(
     proximal: float = 0.0,
     availability: Availability | None = None,
 ) -> Run:
-    r"""Regularised-participation FL (Algorithm ``alg:FL``): every client trains once an epoch, S a round.
+    r"""Regularised-participation FL (Algorithm 2): every client trains once an epoch, S a round.
 
     A round's clients start at the server's w and take K local steps
     :math:`x_{k+1} = x_k - \gamma\nabla f_n(x_k)`; the server moves to the mean of where they end,

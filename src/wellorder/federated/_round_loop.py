@@ -6,7 +6,7 @@ and balance for many rounds ahead; then every round trains its lanes, shows the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,6 +88,15 @@ class Plan:
         return mean
 
 
+@dataclass
+class Underway:
+    """The epoch that is being trained: its rounds run by run, the servers' first points, the rounds done."""
+
+    rounds: list[Rounds]
+    first: Tensor
+    done: int = 0
+
+
 class RoundLoop:
     """The runs, their servers' points (R, width), and the rounds that move them.
 
@@ -158,19 +167,27 @@ class RoundLoop:
         self.signals: dict[int, Tensor] = {}
         """The last round's signals of each run whose policy the host shows them to."""
         self.captured: CapturedRound | None = None
-        self.watch: Callable[[int, int], None] | None = None
-        """Called after every round: how many of the epoch's are done, and how many it has."""
+        self.watch: Callable[[int, int, int], None] | None = None
+        """Called after every round: the epoch, how many of its rounds are done, and how many it has."""
         self.look: Callable[[int, Sequence[int]], None] | None = None
         """Called ``config.looks`` − 1 times an epoch: how many rounds are done, of how many in each run."""
+        self.rest: Callable[[], None] | None = None
+        """Called after every round but an epoch's last, when all of it can be `saved`."""
+        self.underway: Underway | None = None
+        self._restored: Mapping[str, Any] = {}
+        self._at = 0
+        """Rounds done of the stretch at hand."""
 
     def epoch(self, epoch: int) -> None:
-        """Plan and train one epoch of all runs, and let the policies make the next orders."""
-        before = self.servers.clone()
-        rounds = [self._plan(r, run) for r, run in enumerate(self.runs)]
-        self.train(epoch, rounds)
-        eta = self.config.server_step
+        """Plan and train an epoch of all runs, or the rest of a restored one; and let policies reorder."""
+        if self.underway is None:
+            before = self.servers.clone()
+            self.underway = Underway([self._plan(r, run) for r, run in enumerate(self.runs)], before)
+        self.train(epoch, self.underway)
+        eta, before = self.config.server_step, self.underway.first
         if eta != 1:
             self.servers.copy_(self.servers + (1 - eta) * (before - self.servers))
+        self.underway = None
         for run in self.runs:
             run.orders.append(np.concatenate([run.queue.visited, run.queue.missed]))
             run.queue.close()
@@ -199,8 +216,34 @@ class RoundLoop:
             queue.state = run.policy.observe(queue.state, units, rows)
         queue.line_up()
 
-    def train(self, epoch: int, rounds: Sequence[Rounds]) -> None:
-        """Train all rounds of one epoch, a stretch of them at a time, moving the servers."""
+    def saved(self) -> dict[str, Any]:
+        """The epoch underway, for a checkpoint; empty between epochs."""
+        if self.underway is None:
+            return {}
+        own = {f"{r}": {"clients": p.clients, "counts": p.counts} for r, p in enumerate(self.underway.rounds)}
+        groups = {f"{g}": group.saved(self._at) for g, group in enumerate(self.groups)}
+        return {
+            "done": self.underway.done, "first": self.underway.first.cpu().numpy(), "rounds": own,
+            "groups": groups, "points": self.path.passed(self.underway.done),
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Let `epoch` go on with the rest of a `saved` epoch."""
+        if not saved:
+            return
+        own = [saved["rounds"][f"{r}"] for r in range(len(self.runs))]
+        rounds = [Rounds(one["clients"], one["counts"]) for one in own]
+        n, cohort = len(self.store.sizes), self.config.cohort
+        for plan in rounds:
+            fits = plan.clients.shape == (len(plan.counts), cohort) and plan.counts.max(initial=0) <= cohort
+            if not fits or plan.clients.min(initial=0) < 0 or plan.clients.max(initial=0) >= n:
+                raise ValueError(f"rounds that are not of {n} clients, {cohort} at a time")
+        first = torch.from_numpy(saved["first"]).to(self.servers)
+        self.underway, self._restored = Underway(rounds, first, int(saved["done"])), saved
+
+    def train(self, epoch: int, underway: Underway) -> None:
+        """Train the rounds of one epoch that are left, a stretch of them at a time, moving the servers."""
+        rounds = underway.rounds
         config, queues, plan = self.config, [run.queue for run in self.runs], Plan.of(rounds)
         weights = torch.from_numpy(plan.weights(self.shares)).to(self.store.dtype)
         clients, seeds = torch.from_numpy(plan.clients), [run.config.seed for run in self.runs]
@@ -213,7 +256,12 @@ class RoundLoop:
         keys = epoch_keys(seeds, epoch, self.servers.device)
         for group in self.groups:
             group.open(queues, rounds, whole=isinstance(config.availability, Always))
-        for start in range(0, len(plan.counts), inputs.rounds):
+        if self._restored:
+            self.path.restore(self._restored["points"])
+            for g, group in enumerate(self.groups):
+                group.restore(self._restored["groups"][f"{g}"])
+            self._restored = {}
+        for start in range(underway.done, len(plan.counts), inputs.rounds):
             stop = min(start + inputs.rounds, len(plan.counts))
             part = clients[start:stop].to(self.servers.device)
             drawn = visits[start:stop].to(self.servers.device)
@@ -226,10 +274,13 @@ class RoundLoop:
             for turn in range(start, stop):
                 self._round(inputs, plan, turn)
                 self.path.pass_by(self.servers, turn)
+                underway.done, self._at = turn + 1, turn + 1 - start
                 if self.watch is not None:
-                    self.watch(turn + 1, length)
+                    self.watch(epoch, turn + 1, length)
                 if self.look is not None and turn + 1 in marks:
                     self.look(turn + 1, [len(run.counts) for run in rounds])
+                if self.rest is not None and turn + 1 < length:
+                    self.rest()
             for group in self.groups:
                 group.read(stop - start)
         for group in self.groups:
@@ -356,6 +407,15 @@ class ServerPath:
     def pass_by(self, servers: Tensor, turn: int) -> None:
         """Note where the servers are after a round."""
         torch.index_select(servers, 1, self.chosen, out=self.points[turn + 1])  # type: ignore[index]
+
+    def passed(self, rounds: int) -> npt.NDArray[Any]:
+        """The epoch's first points and those after so many rounds, for a checkpoint."""
+        points: npt.NDArray[Any] = self.points[: rounds + 1].cpu().numpy()  # type: ignore[index]
+        return points
+
+    def restore(self, points: npt.NDArray[Any]) -> None:
+        """Go on in an epoch that has passed these points."""
+        self.points[: len(points)] = torch.from_numpy(points).to(self.points)  # type: ignore[index]
 
     def order_errors(self, counts: npt.NDArray[np.int64]) -> list[float]:
         """Each run's order error in the epoch, in units of a local step's gradient."""

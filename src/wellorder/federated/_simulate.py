@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from wellorder._arguments import function, shown
+from wellorder._arguments import function, instance_of, one_of, shown
 from wellorder._clients.availability import Always
 from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
+from wellorder._notebook import axes_for, html_table, plot_series, some_of
 from wellorder._order import Keeps, Order, Policy, describe, keeps_of, policy_of
 from wellorder._saving import load_state, save_state, sweep
 from wellorder.federated._batched_models import Loss
@@ -30,17 +31,21 @@ from wellorder.federated._evaluate import Evaluator
 from wellorder.federated._local_training import cross_entropy
 from wellorder.federated._parameters import layout_of
 from wellorder.federated._round_loop import RoundLoop, Run
+from wellorder.policies._registry import line_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MEMORY = 4 * 2**30
 """Bytes that a policy may keep on the host for all clients together."""
 Progress = Callable[[int, list[dict[str, float]]], None]
 """Called with the number of epochs done, after each, and with each run's newest row of the table."""
-Watch = Callable[[int, int], None]
-"""Called after each round with the number of the epoch's rounds done, and how many it has."""
+Watch = Callable[[int, int, int], None]
+"""Called after each round: epochs done, rounds of this one done, and how many rounds it has."""
 Row = dict[str, float]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Simulation:
     """What a federated run did."""
 
@@ -63,6 +68,46 @@ class Simulation:
     seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
 
+    def plot(
+        self, quantity: str = "", *, x: str = "round", axes: Axes | None = None, label: str = ""
+    ) -> Axes:
+        """Draw a column of the table, on axes of yours or on new ones.
+
+        Parameters
+        ----------
+        quantity
+            A column; the test accuracy if there are test data, else the training loss.
+        x
+            ``"round"`` or ``"epoch"``.
+        axes, label
+            Matplotlib axes to draw on, so that runs can be compared, and what the legend says.
+        """
+        name = self._natural() if isinstance(quantity, str) and not quantity else quantity
+        values = self.table[one_of("quantity", name, tuple(self.table))]
+        along = self.table[one_of("x", x, ("round", "epoch"))]
+        words = instance_of("label", label, str, "pass a line of text") or type(self.policy).__name__
+        drawn, log = axes_for(axes, "Simulation.plot"), not name.endswith("accuracy")
+        plot_series(drawn, along, values, label=words, log=log, **line_of(self.policy))
+        drawn.set(xlabel=x, ylabel=name.replace("_", " "))
+        return drawn
+
+    def __repr__(self) -> str:
+        name = self._natural()
+        first, last = self.table[name][[0, -1]]
+        epochs, clients = self.orders.shape
+        return (
+            f"Simulation: {describe(self.policy)}, {epochs} epochs of {clients} clients; "
+            f"{name.replace('_', ' ')} from {first:.3g} to {last:.3g}"
+        )
+
+    def _repr_html_(self) -> str:
+        known = [name for name, values in self.table.items() if np.isfinite(values).any()]
+        rows = [[float(self.table[name][at]) for name in known] for at in some_of(len(self.table["epoch"]))]
+        return html_table([name.replace("_", " ") for name in known], rows, title=repr(self))
+
+    def _natural(self) -> str:
+        return "test_accuracy" if np.isfinite(self.table["test_accuracy"]).any() else "train_loss"
+
 
 def simulate(
     model: str | nn.Module,
@@ -74,7 +119,7 @@ def simulate(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Simulation:
-    """Train a model by regularised-participation FL (Algorithm ``alg:FL``), its clients in a policy's order.
+    """Train a model by regularised-participation FL (Algorithm 2), its clients in a policy's order.
 
     Parameters
     ----------
@@ -89,7 +134,7 @@ def simulate(
     progress
         Called after each epoch with the number of epochs done, and a list of the newest row of the table.
     watch
-        Called after each round with the number of the epoch's rounds done, and how many it has.
+        Called after each round with the number of epochs done, of this one's rounds done, and of its rounds.
 
     >>> import numpy as np
     >>> from wellorder import PairGraB
@@ -154,11 +199,15 @@ class Runs:
         self.spent = self.began = 0.0
         self.done = 0
         self.loop.look = self._look_inside
+        self.kept = time.perf_counter()
+        """When a checkpoint was last written."""
+        if self.config.checkpoint is not None:
+            self.loop.rest = self._keep_if_due
 
     def train(self, progress: Progress | None = None) -> list[Simulation]:
         """Train all epochs that the checkpoint, if there is one, has not seen."""
         done = self._resume()
-        if not done:
+        if not done and self.loop.underway is None:
             self._evaluate(0)
         while done < self.config.epochs:
             self.done, self.began = done, time.perf_counter()
@@ -167,11 +216,24 @@ class Runs:
             done += 1
             rows = self._evaluate(done)
             due = done % self.config.checkpoint_every == 0 or done == self.config.epochs
-            if self.config.checkpoint is not None and due:
-                save_state(self.config.checkpoint, self._saved(done))
+            if due:
+                self._keep(done)
             if progress is not None:
                 progress(done, rows)
         return [self._result(r, run) for r, run in enumerate(self.loop.runs)]
+
+    def _keep(self, done: int) -> None:
+        """Write the checkpoint, if there is to be one."""
+        if self.config.checkpoint is not None:
+            save_state(self.config.checkpoint, self._saved(done))
+            self.kept = time.perf_counter()
+
+    def _keep_if_due(self) -> None:
+        """Write it inside an epoch too, where epochs are long."""
+        if time.perf_counter() - self.kept >= self.config.checkpoint_seconds:
+            self._stop_clock()
+            self._keep(self.done)
+            self.began = time.perf_counter()
 
     def _evaluate(self, epoch: int) -> list[Row]:
         """Measure the servers at x_epoch, if it is their time."""
@@ -245,7 +307,8 @@ class Runs:
             for r, run in enumerate(self.loop.runs)
         }  # fmt: skip
         head = {"fingerprint": self.fingerprint(), "epochs": epochs, "spent": self.spent}
-        return {**head, "servers": self.loop.servers.cpu().numpy(), "runs": runs}
+        servers = self.loop.servers.cpu().numpy()
+        return {**head, "servers": servers, "runs": runs, "underway": self.loop.saved()}
 
     def _resume(self) -> int:
         path = self.config.checkpoint
@@ -274,6 +337,7 @@ class Runs:
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.loop.servers.copy_(torch.from_numpy(saved["servers"]))
         self.spent = float(saved["spent"])
+        self.loop.restore(saved["underway"])
         for r, run in enumerate(self.loop.runs):
             own = saved["runs"][f"{r}"]
             run.queue.restore(own["queue"])

@@ -41,7 +41,7 @@ def _missing() -> list[str]:
             absent.append(module)
             continue
         absent += [f"{module}.{name}" for name in names.split() if not hasattr(found, name)]
-    grid = getattr(import_module("flwr.serverapp"), "Grid", None)
+    grid = None if absent else import_module("flwr.serverapp").Grid
     used = ("get_node_ids", "get_nodes", "push_messages", "pull_messages", "send_and_receive")
     return absent + [f"flwr.serverapp.Grid.{name}" for name in used if grid and not hasattr(grid, name)]
 

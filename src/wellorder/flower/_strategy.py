@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from wellorder._arguments import one_of, path_of, real_number, seed_of, shown, whole_number
 from wellorder._clients.federation import Federation, Visit
 from wellorder._clients.heterogeneity import expectation
+from wellorder._clients.queue import check_cohort
 from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Signal, odd_ones, shape_of
 from wellorder._order import Policy, policy_of
@@ -44,12 +45,12 @@ SAID_EVERY = 10.0
 
 
 class OrderedStrategy(Strategy):
-    r"""Any Flower strategy, clients visited in a policy's order (Algorithms ``alg:FL``, ``alg:FL-GraB``).
+    r"""Any Flower strategy, clients visited in a policy's order (Algorithm 2).
 
     Each epoch visits every known client once, ``cohort`` at a time. Pseudo-gradients (global minus local
     arrays) are shown to the policy in cohort order, whatever order replies come in; the policy's next order
-    rules the next epoch. An epoch ends at :math:`x_{q+1} = x_q - \eta(x_q - w)`. After the first epoch the
-    log says how much clients differ, and what to expect of ordering.
+    rules the next epoch. An epoch ends at :math:`x_{q+1} = x_q - \eta(x_q - w)`. After the second epoch
+    the log says how much clients differ, and what to expect of ordering.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ class OrderedStrategy(Strategy):
         ``"query"`` asks each ClientApp for its name or partition-id; ``"key"`` uses the node's public key,
         which is stable where SuperNodes are started with keys of their own.
     signals
-        ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters.
+        ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters,
+        and a sketch where the policy keeps every client's signal.
     state
         A file that is rewritten after each round, whole; if it exists, `start` goes on from it. It holds
         what the inner strategy has learnt as well, if that is arrays or plain values. Beside it are the
@@ -239,7 +241,7 @@ class OrderedStrategy(Strategy):
         figures = federation.take(signal, visits, list(failed), moved is not None)
         self._given = self._given if moved is None else self._as_record()
         self._log(figures, failed, bad)
-        if epoch == 0 < federation.queue.epoch:
+        if epoch == 1 < federation.queue.epoch:
             self._say_what_to_expect()
         metrics = MetricRecord() if metrics is None else metrics
         metrics.update({f"order-{name}": value for name, value in figures.items()})
@@ -445,7 +447,7 @@ class OrderedStrategy(Strategy):
             )
 
     def _say_what_to_expect(self) -> None:
-        measure = self.federation.differences.value()
+        measure = self.federation.differences.value(self.federation.cohort)
         if np.isfinite(measure):
             LOG.info("[ORDER] clients differ by %.2f: %s", measure, expectation(measure))
 
@@ -486,6 +488,7 @@ def _check_settings(
     for name, count in (("cohort", cohort), ("clients", 1 if clients is None else clients)):
         whole_number(name, count, least=1, cure="pass a number of clients")
     real_number("server_step", server_step, above=0)
+    check_cohort(policy_of(policy), cohort)
     if policy_of(policy).needs.at_start(0):
         raise ValueError(
             f"policy={policy!r} needs every client's gradient before an epoch begins, which a federation has "

@@ -2,6 +2,7 @@
 
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._cdgrab import CDGraB
+from wellorder.policies._cohorts import BalancedCohorts
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -16,6 +17,7 @@ from wellorder.policies._steering import Steering
 __all__ = [
     "REGISTRY",
     "Arbitrary",
+    "BalancedCohorts",
     "CDGraB",
     "Entry",
     "FlipFlop",

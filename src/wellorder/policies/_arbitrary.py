@@ -16,7 +16,7 @@ from wellorder.policies._plan import Plan, pass_by
 
 @dataclass(frozen=True)
 class Arbitrary:
-    """Orders of your own: one per epoch, or a function from the epoch to one (``ex:arbitrary permutation``).
+    """Orders of your own: one per epoch, or a function from the epoch to one.
 
     Orders given as a list are kept as tuples (about 36 bytes a unit); pass a function for large n.
 

@@ -45,7 +45,7 @@ class GraBState(Remembered):
 
 @dataclass(frozen=True)
 class GraB:
-    """Gradient balancing with a stale mean (Algorithms ``alg:SGD:GraB`` and ``alg:SGD:GraB^2``).
+    """Gradient balancing with a stale mean (Lu et al., 2022).
 
     Each signal g is centred by last epoch's mean m, signed by the rule against the running sum,
     s ← s + ε·(g − m), and the epoch's end puts plus units first and minus units last,

@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import whole_number
 from wellorder._kernels.balance import balance_stored
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
-from wellorder._order import Keeps, Needs, own_state, shuffled
+from wellorder._order import Keeps, Needs, Order, Rows, own_state, shuffled
 from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
 
 
 @dataclass(frozen=True)
 class Herding:
-    """A fresh shuffle every epoch, balanced ``passes`` times over the latest rows (``alg:BasicBR``).
+    """A fresh shuffle every epoch, balanced ``passes`` times over the latest rows.
 
     GraB and PairGraB see each signal once, and halve the order error once an epoch. With rows kept, the same
-    pass can be repeated until its floor is reached in one epoch, about the rows' true mean; and rows that are
+    pass can be repeated at one epoch's end, about the rows' true mean; and rows that are
     a few epochs old still serve, so signals need not come in every epoch. Without rows the orders are those
     of `RandomReshuffling`; a unit without a row keeps its random place. Meant for sketches and features:
     costs n·k·4 bytes for rows of k numbers, and O(passes·n·k) time an epoch.
@@ -65,11 +66,23 @@ class Herding:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
         order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
-        clipped = state.clipped
-        for done in range(self.passes if len(part) else 0):
-            thresholds = self.rule.thresholds(state.seed, epoch, done * len(part), len(part))
-            signs, more = balance_stored(state.rows, part, mean, thresholds, self.rule.limit)
-            part, clipped = place(part, signs), clipped + more
-        return replace(
-            state, epoch=epoch, order=fill_in(order, state.known, part), seen=0, observed=0, clipped=clipped
-        )
+        part, clipped = herded(state.rows, part, mean, self.rule, self.passes, (state.seed, epoch))
+        filled = fill_in(order, state.known, part)
+        return replace(state, epoch=epoch, order=filled, seen=0, observed=0, clipped=state.clipped + clipped)
+
+
+def herded(
+    rows: Rows,
+    part: Order,
+    mean: npt.NDArray[np.float64],
+    rule: SignRule,
+    passes: int,
+    seed_and_epoch: tuple[int, int],
+) -> tuple[Order, int]:
+    """Balance and reorder ``part`` over its rows several times; and how many products were clipped."""
+    clipped = 0
+    for done in range(passes if len(part) else 0):
+        thresholds = rule.thresholds(*seed_and_epoch, done * len(part), len(part))
+        signs, more = balance_stored(rows, part, mean, thresholds, rule.limit)
+        part, clipped = place(part, signs), clipped + more
+    return part, clipped

@@ -15,7 +15,7 @@ from wellorder.policies._plan import Plan, pass_by
 
 @dataclass(frozen=True)
 class RandomReshuffling:
-    """A uniformly random order, drawn independently for each epoch (Example ``ex:random reshuffling``).
+    """A uniformly random order, drawn independently for each epoch.
 
     What ``shuffle=True`` does. Advance costs O(n) time and 4 bytes a unit.
 

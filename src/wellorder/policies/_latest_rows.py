@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import array_of, room_for, seed_of
 from wellorder._compiled import jit
+from wellorder._kernels.balance import NO_VECTOR, add_rows
 from wellorder._kernels.signals import dense, not_finite, other_dimension
 from wellorder._order import Order, Remembered, Rows, Signs, frozen, own_state, visit
 
@@ -51,8 +52,10 @@ def opened(n: int, seed: int, rows: Any = None) -> LatestRows:
     return replace(state, rows=np.array(given), known=np.ones(n, np.int8))
 
 
-def renew(state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
+def renew(state: LatestRows, units: npt.ArrayLike, signals: Any, *, newest: float = 1.0) -> LatestRows:
     """Store the rows of ``units``, which follow the order, in place of older ones.
+
+    With ``newest`` below 1 a row is a running mean, in which the newest signal has this weight.
 
     Rows of another length may come at an epoch's start (a model's, where rows were given before): the others
     are forgotten then, since no inner product joins the two kinds.
@@ -67,7 +70,7 @@ def renew(state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         rows, known = np.zeros((len(state.order), block.shape[1]), np.float32), np.zeros_like(known)
     if rows.shape[1] != block.shape[1]:
         raise ValueError(other_dimension(block.shape[1], rows.shape[1]))
-    _write(rows, known, state.order, steps, block)
+    _write(rows, known, state.order, steps, block, newest)
     return replace(
         state, seen=int(steps[-1]) + 1, observed=state.observed + len(steps), rows=rows, known=known
     )
@@ -83,7 +86,7 @@ def fill_in(order: Order, known: Signs, better: Order) -> Order:
 def known_part(state: LatestRows, order: Order) -> tuple[Order, npt.NDArray[np.float64]]:
     """The units of ``order`` that have a row, in its order, and the mean of their rows."""
     part: Order = order if state.known.all() else order[state.known[order] > 0]
-    return part, state.rows.sum(axis=0, dtype=np.float64) / max(len(part), 1)  # unknown rows are zero
+    return part, add_rows(state.rows, NO_VECTOR) / max(len(part), 1)  # unknown rows are zero
 
 
 def _single(block: Rows, name: str) -> Rows:
@@ -97,9 +100,13 @@ def _single(block: Rows, name: str) -> Rows:
 
 
 @jit
-def _write(rows, known, order, steps, block):  # type: ignore[no-untyped-def]
+def _write(rows, known, order, steps, block, newest):  # type: ignore[no-untyped-def]
     for i in range(len(steps)):
         unit = order[steps[i]]
+        if newest < 1.0 and known[unit]:
+            for k in range(block.shape[1]):
+                rows[unit, k] += newest * (block[i, k] - rows[unit, k])
+        else:
+            for k in range(block.shape[1]):
+                rows[unit, k] = block[i, k]
         known[unit] = 1
-        for k in range(block.shape[1]):
-            rows[unit, k] = block[i, k]

@@ -1,4 +1,4 @@
-"""One permutation: the first epoch's order serves all epochs (Example ``ex:one permutation``)."""
+"""One permutation: the first epoch's order serves all epochs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ShuffleOnce:
 class NicePermutation:
     """One order made with care: the gradients at the first point, balanced and reordered ``passes`` times.
 
-    Each pass about halves the order error until that reaches its floor (``lem:basic-balancing-reordering``).
+    Each pass about halves the order error until that reaches its floor (Lemma 3).
     Takes n extra gradients once, and n·d·8 bytes until the order is made; the order serves as long as the
     parameters stay near where they were.
     """

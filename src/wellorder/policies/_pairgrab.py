@@ -45,7 +45,7 @@ class PairState(Remembered):
 
 @dataclass(frozen=True)
 class PairGraB:
-    """Gradient balancing in pairs (Algorithm ``alg:SGD:PairGraB``; the client order of FL-GraB).
+    """Gradient balancing in pairs (Cooper et al., 2023); for clients, FL-GraB.
 
     The difference d of two consecutive signals is signed against the running sum, s ← s + ε·d; the first
     of the pair carries ε, the second −ε, and the epoch's end puts plus units first and minus units last,
@@ -109,7 +109,7 @@ class PairGraB:
 
 @dataclass(frozen=True)
 class PairGraBProto:
-    """`pair_br` of every unit's gradient at the epoch's first point (Example ``ex:PairGraB-proto``).
+    """`pair_br` of every unit's gradient at the epoch's first point.
 
     Takes n extra gradients an epoch: the prototype that the theory studies. Use `PairGraB` to train.
     """

@@ -16,7 +16,7 @@ from wellorder.policies._rows import Kept, keep, opened, signs_of
 
 @dataclass(frozen=True)
 class GraBProto:
-    """`basic_br` of every unit's gradient at the epoch's first point, about their mean (``ex:GraB-proto``).
+    """`basic_br` of every unit's gradient at the epoch's first point, about their mean.
 
     Takes n extra gradients an epoch and n·d·8 bytes: the prototype that the theory studies, not one
     to train with. Use `GraB` or `PairGraB` for that.

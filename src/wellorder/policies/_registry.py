@@ -9,6 +9,7 @@ from wellorder._arguments import shown
 from wellorder._order import Keeps, Needs, Policy, keeps_of
 from wellorder.policies._arbitrary import Arbitrary
 from wellorder.policies._cdgrab import CDGraB
+from wellorder.policies._cohorts import BalancedCohorts
 from wellorder.policies._flipflop import FlipFlop
 from wellorder.policies._grab import GraB
 from wellorder.policies._greedy import Greedy
@@ -32,9 +33,11 @@ class Entry:
     clients: str
     """The same for its order of clients; "" where there is none but any order's, FL-AP."""
     colour: str
-    """In every picture; readable on white and on near-black."""
+    """In every picture; readable on white and on near-black, and by colour-blind eyes."""
     memory: str
     """What it keeps from visit to visit, in words."""
+    dash: str = "solid"
+    """Of its line: eight colours can be told apart, so relatives share one and differ in this."""
     compared: bool = False
     """Whether `compare` takes it where no policies are named."""
 
@@ -56,25 +59,26 @@ class Entry:
 
 
 AN_ORDER = "4 bytes a unit"
+SLATE, ORANGE, PLUM, SAGE = "#537785", "#f09406", "#562b3f", "#8db3a1"
+INDIGO, SKY, RED, CLAY = "#3928ac", "#40aefd", "#791e02", "#b16044"
 REGISTRY: tuple[Entry, ...] = (
-    Entry(RandomReshuffling, "RR", "RR", "FL-RR", "#64748b", AN_ORDER, compared=True),
-    Entry(ShuffleOnce, "SO", "SO", "FL-SO", "#d97706", AN_ORDER, compared=True),
-    Entry(IncrementalGradient, "IG", "IG", "FL-IG", "#65a30d", AN_ORDER),
-    Entry(FlipFlop, "FF", "", "", "#0d9488", AN_ORDER, compared=True),
-    Entry(NicePermutation, "NP", "NP", "FL-NP", "#dc2626", "8·d bytes a unit in the first epoch"),
-    Entry(Arbitrary, "AP", "AP", "FL-AP", "#92400e", "the orders given"),
-    Entry(WithReplacement, "with replacement", "", "", "#0891b2", AN_ORDER),
-    Entry(RandomCohorts, "random cohorts", "", "", "#9f1239", AN_ORDER),
-    Entry(Greedy, "Greedy", "", "", "#7c3aed", "8·d bytes a unit"),
-    Entry(GraBProto, "GraB-proto", "GraB-proto", "", "#f472b6", "8·d bytes a unit"),
-    Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", "#1e3a8a", "2 vectors"),
-    Entry(GraB, "GraB", "GraB", "", "#c026d3", "3 vectors, 5 bytes a unit", compared=True),
-    Entry(
-        PairGraB, "PairGraB", "PairGraB", "FL-GraB", "#3b82f6", "2 vectors and 5 bytes a unit", compared=True
-    ),
-    Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", "#9f1239", "workers + 1 vectors and 5 bytes a unit"),
-    Entry(Herding, "Herding", "Herding", "FL-Herding", "#14532d", "rows: 4·k bytes a unit"),
-    Entry(Steering, "Steering", "", "", "#eab308", "rows: 4·k bytes a unit"),
+    Entry(RandomReshuffling, "RR", "RR", "FL-RR", SLATE, AN_ORDER, compared=True),
+    Entry(ShuffleOnce, "SO", "SO", "FL-SO", ORANGE, AN_ORDER, compared=True),
+    Entry(IncrementalGradient, "IG", "IG", "FL-IG", PLUM, AN_ORDER),
+    Entry(FlipFlop, "FF", "", "", SAGE, AN_ORDER),
+    Entry(NicePermutation, "NP", "NP", "FL-NP", ORANGE, "8·d bytes a unit in the first epoch", "dashed"),
+    Entry(Arbitrary, "AP", "AP", "FL-AP", PLUM, "the orders given", "dashed"),
+    Entry(WithReplacement, "with replacement", "", "", SLATE, AN_ORDER, "dashed"),
+    Entry(RandomCohorts, "random cohorts", "", "", SAGE, AN_ORDER, "dashed"),
+    Entry(Greedy, "Greedy", "", "", RED, "8·d bytes a unit", "dashed"),
+    Entry(GraBProto, "GraB-proto", "GraB-proto", "", INDIGO, "8·d bytes a unit", "dashed"),
+    Entry(PairGraBProto, "PairGraB-proto", "PairGraB-proto", "FL-GraB-proto", SKY, "2 vectors", "dashed"),
+    Entry(GraB, "GraB", "GraB", "", INDIGO, "3 vectors, 5 bytes a unit"),
+    Entry(PairGraB, "PairGraB", "PairGraB", "FL-GraB", SKY, "2 vectors and 5 bytes a unit", compared=True),
+    Entry(CDGraB, "CD-GraB", "PairGraB", "CD-GraB", CLAY, "workers + 1 vectors and 5 bytes a unit", "dashed"),
+    Entry(Herding, "Herding", "Herding", "FL-Herding", RED, "rows: 4·k bytes a unit"),
+    Entry(Steering, "Steering", "", "", CLAY, "rows: 4·k bytes a unit", compared=True),
+    Entry(BalancedCohorts, "balanced cohorts", "", "", RED, "rows: 4·k bytes a unit", "dotted"),
 )
 """All policies of the library, in the order in which lists and legends show them."""
 
@@ -99,3 +103,14 @@ def entry_named(word: str) -> Entry | None:
     if not isinstance(word, str):
         raise ValueError(f"word={shown(word)}: pass the name of a policy, such as 'PairGraB'")
     return next((e for e in REGISTRY if word.lower() in (e.name.lower(), e.short.lower())), None)
+
+
+def line_of(policy: Policy[Any]) -> dict[str, str]:
+    """How matplotlib draws its line; a stranger's as matplotlib likes.
+
+    >>> from wellorder import Greedy
+    >>> line_of(Greedy())["linestyle"]
+    'dashed'
+    """
+    entry = entry_of(policy)
+    return {} if entry is None else {"color": entry.colour, "linestyle": entry.dash}

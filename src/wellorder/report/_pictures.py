@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,56 +11,32 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from wellorder._arguments import instance_of, path_of, shown
+from wellorder._notebook import PICTURES, house_style, literal, picture_file
 from wellorder._saving import write_whole
-from wellorder.report._style import colours_of
+from wellorder.report._style import AXES, bands_of, looks_of, shown_range
 from wellorder.report._table import Metric, Table, checked_metric, checked_table, curves, policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
-
-STYLE: dict[Any, Any] = {
-    "font.size": 9, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold",
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e2e8f0",
-    "grid.linewidth": 0.7, "axes.edgecolor": "#94a3b8", "axes.labelcolor": "#334155",
-    "xtick.color": "#475569", "ytick.color": "#475569", "text.color": "#0f172a",
-    "legend.frameon": False, "lines.linewidth": 1.6,
-    "pdf.fonttype": 42, "svg.hashsalt": "wellorder",
-}  # fmt: skip
-
-
-@contextmanager
-def house_style() -> Iterator[None]:
-    """Draw in the house style inside a ``with`` block."""
-    with mpl.rc_context(STYLE):
-        yield
-
-
-def literal(text: str) -> str:
-    r"""Text that matplotlib shows as it stands: no formula between ``$``, no label hidden by a leading ``_``.
-
-    >>> print(literal("a$b$"))
-    a\$b\$
-    """
-    shown = text.replace("$", r"\$")
-    return f"\N{WORD JOINER}{shown}" if shown.startswith("_") else shown
 
 
 def draw_curves(axes: Axes, table: Table, metric: Metric, *, x: str = "epoch") -> None:
     """Each policy's median over seeds, in a band from the least to the largest seed."""
-    colours, seen = colours_of(policies_of(table)), False
-    for policy, colour in colours.items():
-        values, along = curves(table, policy, metric.column), np.median(curves(table, policy, x), axis=0)
-        bounds = (np.min(values, axis=0), np.median(values, axis=0), np.max(values, axis=0))
-        low, middle, high = (np.where(np.isfinite(line), line, np.nan) for line in bounds)
-        seen |= bool((low > 0).any())
+    looks, bands = looks_of(policies_of(table)), bands_of(table, metric)
+    for policy, (low, middle, high) in bands.items():
+        along, (colour, dash) = np.median(curves(table, policy, x), axis=0), looks[policy]
         axes.fill_between(along, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(along, middle, color=colour, label=literal(policy))
-    if metric.log and seen:
+        axes.plot(along, middle, color=colour, linestyle=dash, label=literal(policy))
+    positive = shown_range(bands, log=True) if metric.log else None
+    if positive is not None:
         axes.set_yscale("log", nonpositive="mask")
+    seen = positive or shown_range(bands, log=False)
+    if seen is not None:
+        axes.set_ylim(*seen)
     if metric.percent:
         axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+    if x != "seconds":
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(integer=True))
     axes.margins(x=0.01)
 
 
@@ -93,14 +68,13 @@ def costs(table: Table, metric: Metric, title: str = "") -> Figure:
     """One metric against epochs, gradients and seconds, as far as the table has them."""
     checked_metric(metric, checked_table(table))
     instance_of("title", title, str, "pass a line of text")
-    words = {"epoch": "epoch", "gradients": "gradients", "seconds": "seconds of training"}
-    known = [name for name in words if name in table.column_names]
+    known = [name for name in AXES if name in table.column_names]
     with house_style():
         figure = Figure(figsize=(3.6 * len(known), 3.5), layout="constrained")
         panels = figure.subplots(1, len(known), sharey=True, squeeze=False).ravel()
         for axes, name in zip(panels, known, strict=True):
             draw_curves(axes, table, metric, x=name)
-            axes.set(xlabel=words[name])
+            axes.set(xlabel=AXES[name])
         panels[0].set_ylabel(literal(metric.label))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
@@ -110,12 +84,10 @@ def costs(table: Table, metric: Metric, title: str = "") -> Figure:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write PNG or PDF, by the suffix of ``path``; whole or not at all, and without the date."""
+    """Write PNG, PDF or SVG, by the suffix of ``path``; whole or not at all, and without the date."""
     instance_of("figure", figure, Figure, "pass a figure, such as picture made")
-    path = path_of("path", path)
-    if path.suffix not in (".png", ".pdf") or not path.parent.is_dir():
-        raise ValueError(f"path={shown(path)}: pass a .png or .pdf file in a folder that exists")
-    dateless: dict[str, Any] = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+    path = picture_file("path", path_of("path", path))
+    dateless: Any = {PICTURES[path.suffix]: None}
     with house_style():
         write_whole(
             path, lambda beside: figure.savefig(beside, dpi=160, metadata=dateless, facecolor="white")

@@ -6,7 +6,7 @@ that were not trained on? From the answers follows what a person would conclude.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -25,6 +25,7 @@ from wellorder.report._table import (
 )
 
 Floats = npt.NDArray[np.float64]
+Pair = tuple[float, float]
 LEVEL = 0.03
 """Costs that differ by less are not told apart."""
 CLOCKS = 0.8
@@ -46,6 +47,7 @@ class Conclusion(Enum):
     """What a person would conclude."""
 
     WORTH = "worth it"
+    TRADE = "a gain that costs time"
     COSTLY = "not worth its time"
     EVEN = "no clear gain"
     WORSE = "worse"
@@ -64,6 +66,8 @@ class Verdict:
     """Of the epochs that it took to reach the baseline's final value; better is fewer."""
     less_time: Kind | None
     """Of the seconds that it took, all overhead counted; None where the table has no clock."""
+    whole_time: Kind | None
+    """Of the seconds of all epochs; None where the table has no clock."""
     test: Kind | None
     """Of the final value on data that were not trained on; None where there are none."""
     conclusion: Conclusion
@@ -133,15 +137,14 @@ def headline(found: Sequence[Verdict], baseline: str) -> str:
         return f"{baseline} alone was trained: nothing to compare."
     if all(v.kind is Kind.UNJUDGED for v in found):
         return _unjudged(found, baseline)
-    worth = sorted((v for v in found if v.conclusion is Conclusion.WORTH), key=_by_cost)
-    unpaid = [v for v in found if v.conclusion in (Conclusion.COSTLY, Conclusion.EVEN) and _gains(v)]
-    if worth or unpaid:
-        best = (worth or sorted(unpaid, key=_by_cost))[0]
+    judged = sorted((v for v in found if v.kind is not Kind.UNJUDGED), key=_by_use)
+    best, also = judged[0], [v.policy for v in judged[1:] if v.conclusion is Conclusion.WORTH]
+    if best.conclusion is Conclusion.WORTH or (best.conclusion is not Conclusion.WORSE and _gains(best)):
         line = f"{best.policy}: {best.answers}: {best.conclusion.value}"
-        also = [v.policy for v in worth[1:]]
         line += f" (so {'is' if len(also) == 1 else 'are'} {_listed(also)})" if also else ""
     else:
-        line = f"No policy is worth it here: none does better than {baseline} outside the seeds' spread"
+        nearest = best.policy if len(found) == 1 else f"the nearest is {best.policy}"
+        line = f"No policy is worth it here; {nearest}: {best.answers}"
     lost = {baseline: found[0].baseline_lost} | {v.policy: v.lost for v in found}
     diverged = [f"{name} in {count} of {found[0].seeds} seeds" for name, count in lost.items() if count]
     return f"{line}. Diverged: {_listed(diverged)}." if diverged else f"{line}."
@@ -151,8 +154,11 @@ def _gains(v: Verdict) -> bool:
     return Kind.BETTER in (v.kind, v.fewer_epochs, v.test)
 
 
-def _by_cost(v: Verdict) -> float:
-    return v.epochs if np.isnan(v.seconds) else v.seconds
+def _by_use(v: Verdict) -> tuple[int, bool, float]:
+    """What a person would look at first: by conclusion, then gains before none, then the cheapest."""
+    rank = (Conclusion.WORTH, Conclusion.TRADE, Conclusion.EVEN, Conclusion.COSTLY, Conclusion.WORSE)
+    cost = v.epochs if np.isnan(v.seconds) else v.seconds
+    return rank.index(v.conclusion), not _gains(v), np.inf if np.isnan(cost) else cost
 
 
 def _unjudged(found: Sequence[Verdict], baseline: str) -> str:
@@ -161,7 +167,7 @@ def _unjudged(found: Sequence[Verdict], baseline: str) -> str:
         who = "All policies" if all(v.lost == seeds for v in found) else baseline
         return f"{who} diverged in every seed: nothing to judge; try a smaller --lr."
     if found[0].baseline_lost or any(v.lost for v in found):
-        return "Runs diverged, and too few seeds are left to call a policy better: try a smaller --lr."
+        return "Runs diverged, and too few seeds are left to judge: try a smaller --lr."
     return "One seed has no spread: take more seeds to judge a difference."
 
 
@@ -187,15 +193,18 @@ def _judge(
         for name in ("epoch", "gradients", "seconds")
         if name in table.column_names
     }
-    cost = {name: _ratio(*pair) for name, pair in spent.items()}
-    seconds = _cost_kind(*spent["seconds"], agreeing=CLOCKS) if "seconds" in spent else None
+    middle_seed = {name: _middle(*pair) for name, pair in spent.items()}
+    cost = {name: mine / theirs if theirs else np.nan for name, (mine, theirs) in middle_seed.items()}
+    clock = "seconds" in spent
+    whole = tuple(curves(table, name, "seconds" if clock else "epoch")[:, -1] for name in (policy, baseline))
     middle = float(np.median(differences)) if len(differences) else np.nan
     verdict = Verdict(
         policy=policy,
         baseline=baseline,
         kind=kind,
         fewer_epochs=_cost_kind(*spent["epoch"]),
-        less_time=seconds,
+        less_time=_cost_kind(*spent["seconds"], agreeing=CLOCKS) if clock else None,
+        whole_time=_cost_kind(whole[0], whole[1], CLOCKS) if clock else None,
         test=None if test is None else _test_kind(table, test, policy, baseline),
         conclusion=Conclusion.UNJUDGED,
         answers="",
@@ -212,11 +221,17 @@ def _judge(
         risen=int((theirs_at == 0).sum()),
         text="",
     )
-    values = "" if test is None else _test_values(table, test, policy, baseline)
+    told = _costs_in_words(verdict, middle_seed)
+    told.append(
+        _ended(test or metric, verdict, *(_end(table, test or metric, n) for n in (policy, baseline)))
+    )
+    if verdict.whole_time is Kind.WORSE and verdict.less_time not in (Kind.BETTER, Kind.WORSE):
+        pair = _middle(whole[0], whole[1])
+        told.append(f"all epochs {_amount(pair[0] / pair[1], Kind.WORSE, 'time', '', durations(*pair))}")
     return replace(
         verdict,
         conclusion=_conclusion(verdict),
-        answers=_answers(verdict, test, values),
+        answers=", ".join(told),
         text=_text(metric, verdict),
     )
 
@@ -241,61 +256,85 @@ def _test_kind(table: Table, test: Metric, policy: str, baseline: str) -> Kind:
     return _kind(test, (ends - target)[both])
 
 
-def _test_values(table: Table, test: Metric, policy: str, baseline: str) -> str:
-    ends = [float(np.median(final_values(_values(table, test, name)))) for name in (policy, baseline)]
-    shown = [number(value, test) for value in ends]
-    return shown[0] if shown[0] == shown[1] else f"{shown[0]} against {shown[1]}"
+def _end(table: Table, metric: Metric, policy: str) -> float:
+    return float(np.median(final_values(_values(table, metric, policy))))
 
 
 def _conclusion(v: Verdict) -> Conclusion:
-    """Worth it: less time, or better on test data, and neither of them worse."""
+    """Worth it: less time, or a better end (on test data if there are any) in no more time."""
     if v.kind is Kind.UNJUDGED:
         return Conclusion.UNJUDGED
     time = v.fewer_epochs if v.less_time is None else v.less_time
     if v.test is Kind.WORSE or (v.kind is Kind.WORSE and v.test is not Kind.BETTER):
         return Conclusion.WORSE
-    if time is Kind.BETTER or (v.test is Kind.BETTER and time is not Kind.WORSE):
+    end = v.kind if v.test is None else v.test
+    dear = Kind.WORSE in (time, v.whole_time)
+    if time is Kind.BETTER or (end is Kind.BETTER and not dear):
         return Conclusion.WORTH
-    if time is Kind.UNJUDGED and v.test is None and v.kind is Kind.BETTER:
-        return Conclusion.WORTH  # there was nothing to reach, and it ended lower
+    if v.test is Kind.BETTER or (end is Kind.BETTER and time is not Kind.WORSE):
+        return Conclusion.TRADE
     if time is Kind.WORSE:
         return Conclusion.COSTLY if _gains(v) else Conclusion.WORSE
     return Conclusion.EVEN
 
 
-def _answers(v: Verdict, test: Metric | None, values: str) -> str:
-    """Fewer epochs, less time, better on test data: as people say it."""
-    if np.isnan(v.epochs) and v.risen:
-        told = [f"nothing to reach, for {v.baseline} ended no better than it began"]
-    elif np.isnan(v.epochs):
-        told = [f"gets as far as {v.baseline} in {v.reached} of {v.seeds} seeds"]
-    else:
-        told = [_amount(v.epochs, v.fewer_epochs, "epochs", "fewer", v.baseline)]
-        told += [] if v.less_time is None else [_amount(v.seconds, v.less_time, "time", "less")]
-    if test is not None and v.test is not None:
-        level = "no clear difference in" if "against" in values else "same"
-        word = {Kind.BETTER: "better", Kind.WORSE: "worse"}.get(v.test, level)
-        told.append(f"{word} {test.label} ({values})")
-    return ", ".join(told)
+def _costs_in_words(v: Verdict, spent: Mapping[str, Pair]) -> list[str]:
+    """Fewer epochs? less time? As people say it, with both values."""
+    if np.isnan(v.epochs):
+        often = f"gets as far as {v.baseline} in {v.reached} of {v.seeds} seeds"
+        return [f"nothing to reach, for {v.baseline} made no progress" if v.risen else often]
+    counts = "{:.0f} against {:.0f}".format(*spent["epoch"])
+    told = [_amount(v.epochs, v.fewer_epochs, "epochs", "fewer", counts, v.baseline)]
+    if v.less_time is not None:
+        told.append(_amount(v.seconds, v.less_time, "time", "less", durations(*spent["seconds"])))
+    return told
 
 
-def _amount(ratio: float, kind: Kind, what: str, less: str, whose: str = "") -> str:
-    """A ratio as people say it, and the ratio.
+def _ended(metric: Metric, v: Verdict, mine: float, theirs: float) -> str:
+    """The third answer: where it ended, on test data if there are any; "better" is left to the reader."""
+    kind, what = (v.kind, f"final {metric.label}") if v.test is None else (v.test, metric.label)
+    both = [number(value, metric) for value in (mine, theirs)]
+    if kind not in (Kind.BETTER, Kind.WORSE):
+        same = both[0] == both[1]
+        return (
+            f"same {what} ({both[0]})"
+            if same
+            else f"no clear difference in {what} ({' against '.join(both)})"
+        )
+    lower = (kind is Kind.BETTER) == metric.lower_is_better
+    return f"{'lower' if lower else 'higher'} {what} ({' against '.join(both)})"
 
-    >>> [_amount(r, Kind.BETTER, "epochs", "fewer", "RR") for r in (0.52, 0.6)]
-    ["about half of RR's epochs (0.52)", '40 % fewer epochs than RR (0.60)']
-    >>> [_amount(r, Kind.WORSE, "time", "less") for r in (1.3, 2.3)]
-    ['30 % more time (1.30)', '2.3 times the time']
+
+def _amount(ratio: float, kind: Kind, what: str, less: str, values: str, whose: str = "") -> str:
+    """A ratio as people say it, and the two values that it comes from.
+
+    >>> [_amount(r, Kind.BETTER, "epochs", "fewer", f"{50 * r:.0f} against 50", "RR") for r in (0.52, 0.6)]
+    ["about half of RR's epochs (26 against 50)", '40 % fewer epochs than RR (30 against 50)']
+    >>> [_amount(r, Kind.WORSE, "time", "less", f"{r} s against 1 s") for r in (1.3, 2.3)]
+    ['30 % more time (1.3 s against 1 s)', '2.3 times the time (2.3 s against 1 s)']
     """
     if kind not in (Kind.BETTER, Kind.WORSE):
-        return f"no clear difference in {what} ({ratio:.2f})"
+        return f"no clear difference in {what} ({values})"
     owned, than = (f"{whose}'s {what}", f" than {whose}") if whose else (f"the {what}", "")
     near = next((name for share, name in SHARES.items() if abs(ratio / share - 1) <= 0.1), None)
     if near is not None:
-        return f"about {near} of {owned} ({ratio:.2f})"
+        return f"about {near} of {owned} ({values})"
     if ratio >= 1.95:
-        return f"{ratio:.1f} times {owned}"
-    return f"{abs(100 * (1 - ratio)):.0f} % {less if ratio < 1 else 'more'} {what}{than} ({ratio:.2f})"
+        return f"{ratio:.1f} times {owned} ({values})"
+    return f"{abs(100 * (1 - ratio)):.0f} % {less if ratio < 1 else 'more'} {what}{than} ({values})"
+
+
+def durations(mine: float, theirs: float) -> str:
+    """Two durations in the unit that suits the longer one.
+
+    >>> durations(0.0123, 0.02), durations(90, 150), durations(3600, 9000)
+    ('12 ms against 20 ms', '1.5 min against 2.5 min', '1.0 h against 2.5 h')
+    """
+    units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"))
+    size, unit = next((each for each in units if max(mine, theirs) >= 2 * each[0]), units[-1])
+    pair = [value / size for value in (mine, theirs)]
+    digits = 0 if min(pair) >= 10 else 1 if min(pair) >= 1 else 2
+    return " against ".join(f"{value:.{digits}f} {unit}" for value in pair)
 
 
 def _ahead(values: Floats) -> Floats:
@@ -346,18 +385,20 @@ def _at(costs: Floats, epochs: npt.NDArray[np.intp]) -> Floats:
     return np.where(epochs < 0, np.inf, costs[np.arange(len(costs)), epochs])
 
 
-def _ratio(mine: Floats, theirs: Floats) -> float:
-    """Lower median over seeds; NaN unless at least half of them reached the target."""
-    known = np.isfinite(theirs) & (theirs > 0)
-    middle = float(np.quantile(mine[known] / theirs[known], 0.5, method="lower")) if known.any() else np.nan
-    return middle if np.isfinite(middle) else np.nan
+def _middle(mine: Floats, theirs: Floats) -> Pair:
+    """What both paid in the seed whose ratio is the lower median; NaN unless half of the seeds got there."""
+    known = np.flatnonzero(np.isfinite(theirs) & (theirs > 0))
+    if not len(known):
+        return np.nan, np.nan
+    at = known[np.argsort(mine[known] / theirs[known], kind="stable")[(len(known) - 1) // 2]]
+    return (float(mine[at]), float(theirs[at])) if np.isfinite(mine[at]) else (np.nan, np.nan)
 
 
 def _text(metric: Metric, v: Verdict) -> str:
+    """The small print: who got there, and whether chance would do as much."""
     lost = _diverged(v)
     if not v.pairs:
         return f"{lost}: no seed is left to judge; try a smaller --lr."
-    size = f"is {v.final:.3g} times as large" if v.ratio else f"differs by {_signed(metric, v.final)}"
     spread = {
         Kind.BETTER: "yes, in its favour",
         Kind.WORSE: "yes, against it",
@@ -367,22 +408,18 @@ def _text(metric: Metric, v: Verdict) -> str:
     if v.kind is Kind.UNJUDGED and v.pairs > 1:
         spread = "not judged, for it diverged more often"
     how = f"{lost}; where neither did, {_reached(metric, v)}" if lost else _reached(metric, v)
-    return f"{how}; its own final {metric.label} {size}; difference outside the seeds' spread: {spread}."
+    return f"{how}; difference of its final {metric.label} outside the seeds' spread: {spread}."
 
 
 def _reached(metric: Metric, v: Verdict) -> str:
-    """Whether, how soon, and in how many seeds the policy met the baseline's final value."""
+    """In how many seeds the policy met the baseline's final value."""
     what, often = f"{v.baseline}'s final {metric.label}", f"in {v.reached} of {v.seeds} seeds"
     if np.isnan(v.epochs) and v.risen:
-        return f"{v.baseline} ended no better than it began, so there is nothing for {v.policy} to reach"
+        return f"{v.baseline} made no progress, so there is nothing for {v.policy} to reach"
     if not v.reached:
         return f"{v.policy} did not reach {what}"
-    if np.isnan(v.epochs):
-        return f"{v.policy} reached {what} only {often}"
-    how = f"{v.policy} reached {what} in {v.epochs:.2f} of its epochs"
-    if not np.isnan(v.seconds):
-        how += f" and {v.seconds:.2f} of its time"
-    return how if v.reached == v.seeds else f"{how} ({often})"
+    only = "only " if v.reached < v.seeds else ""
+    return f"{v.policy} reached {what} {only}{often}"
 
 
 def _diverged(v: Verdict) -> str:
@@ -393,7 +430,3 @@ def _diverged(v: Verdict) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _signed(metric: Metric, value: float) -> str:
-    return f"{100 * value:+.2f} points" if metric.percent else f"{value:+.3g}"

@@ -51,9 +51,9 @@ class ShardStream:
         seed, epoch, stream = draws
         draw = rng(seed, epoch, f"shards.{stream}")
         self._buffer: SteeringBuffer[Any] = SteeringBuffer(row, window, candidates, draw, mean)
+        self._waiting = self._buffer.waiting
         self._leaving: list[int] = []
-        self._given = 0
-        """How many of ``_leaving`` were given out."""
+        """Those that have left the window and are not given out yet, the next one last."""
         self.emitted = 0
         self._next = (0, 0)
         """The piece and the place that are read next."""
@@ -64,15 +64,13 @@ class ShardStream:
         return self
 
     def __next__(self) -> Any:
-        while self._given == len(self._leaving):
+        while not self._leaving:
             if not self._refill():
                 return self._repeated()
         if self.emitted == self.length:
             raise StopIteration
-        number = self._leaving[self._given]
-        self._given += 1
         self.emitted += 1
-        return self._buffer.waiting.pop(number)
+        return self._waiting.pop(self._leaving.pop())
 
     def _refill(self) -> bool:
         """Read some more; whether anything leaves, now or later."""
@@ -82,10 +80,9 @@ class ShardStream:
         following = number + len(block)
         self._next = (following >> PLACES, following & ((1 << PLACES) - 1))
         if block:
-            self._leaving = self._buffer.push(block, np.arange(number, following))
+            self._leaving = self._buffer.push(block, np.arange(number, following))[::-1]
         else:
-            self._leaving = self._buffer.drain()
-        self._given = 0
+            self._leaving = self._buffer.drain()[::-1]
         return bool(block or self._leaving)
 
     def _blocks(self, first: int, place: int) -> Iterator[Block]:
@@ -109,8 +106,7 @@ class ShardStream:
             block: list[Any] = []
             error = None
             try:
-                for example in itertools.islice(examples, wanted):
-                    block.append(example)  # noqa: PERF402 (an error leaves what was read before it)
+                block.extend(itertools.islice(examples, wanted))  # an error leaves what was read before it
             except ShardError as told:
                 error = told
             if block:
@@ -157,7 +153,7 @@ class ShardStream:
         return {
             "next": list(self._next),
             "emitted": self.emitted,
-            "leaving": np.array(self._leaving[self._given :], np.int64),
+            "leaving": np.array(self._leaving[::-1], np.int64),
             "window": np.zeros(0, np.int64) if window is None else window.numbers[:filled].copy(),
             "total": np.zeros(0) if window is None else window.total.copy(),
             "draws": 0 if window is None else int(window.draws[0]),
@@ -172,13 +168,13 @@ class ShardStream:
         for at in sorted(by_piece):
             self._gather(at, by_piece[at])
         self._next = (piece, place)
-        lost = [number for number in needed.tolist() if number not in self._buffer.waiting]
-        held = np.array([number for number in held.tolist() if number in self._buffer.waiting], np.int64)
-        self._leaving = [number for number in leaving.tolist() if number in self._buffer.waiting]
+        lost = [number for number in needed.tolist() if number not in self._waiting]
+        held = np.array([number for number in held.tolist() if number in self._waiting], np.int64)
+        self._leaving = [number for number in leaving[::-1].tolist() if number in self._waiting]
         if lost and self._failed == "raise":
             name = name_of(self._shards[self.pieces[lost[0] >> PLACES].shard])
             raise ShardError(name, "an example that was in flight is not there any more; survey again")
-        self._given, self.emitted = 0, int(state["emitted"])
+        self.emitted = int(state["emitted"])
         if len(state["total"]):
             self._restore(held, np.asarray(state["total"], np.float64), int(state["draws"]))
 
@@ -211,7 +207,7 @@ class ShardStream:
         try:
             for number, block in self._piece(at, 0):
                 found = {n: example for n, example in enumerate(block, number) if n in wanted}
-                self._buffer.waiting.update(found)
+                self._waiting.update(found)
                 if number + len(block) > last:
                     return
         except ShardError as error:

@@ -40,7 +40,7 @@ class Bound:
 def bound(
     method: Any, step_size: float, epochs: int, n: int | None = None, **setting: Unpack[Keywords]
 ) -> Bound:
-    r"""Bound min_q ‖∇f(x_q)‖² after ``epochs`` (Theorem ``thm:SGD``; for clients ``thm:FL``).
+    r"""Bound min_q ‖∇f(x_q)‖² after ``epochs`` (Theorem 1; for clients Theorem 2).
 
     .. math:: c_1 \frac{F_0}{\gamma\eta\frac{KN}{S}Q}
         + c_2\gamma^2 L_{2,p}^2\frac{K^2}{S^2}\frac1Q\sum_{i<\nu}\bar\phi_i^2
@@ -113,7 +113,7 @@ class Tuned:
 
 
 def step_size_lemma(r0: float, T: float, c: float, d: float) -> Tuned:  # noqa: N803
-    r"""Tune a step size γ ≤ 1/d (Lemma ``lem:step-size``, corrected).
+    r"""Tune a step size γ ≤ 1/d (the step-size lemma, corrected).
 
     .. math:: \gamma = \min\Big\{\frac1d, \Big(\frac{r_0}{cT}\Big)^{1/3}\Big\} \;\Rightarrow\;
         \frac{r_0}{\gamma T} + c\gamma^2 \le \frac{d r_0}{T} + 2\frac{c^{1/3} r_0^{2/3}}{T^{2/3}}

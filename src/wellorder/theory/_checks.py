@@ -72,7 +72,7 @@ class Check:
 
 
 def check_assumption(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
-    """Evaluate the order-error assumption on a run (``asm:order error``; ``asm:FL:order error`` for clients).
+    """Evaluate the order-error assumption on a run (Assumption 1; for clients, at rounds' ends).
 
     Entry q compares φ̄_q² with ΣA_i·φ̄_{q−i}² + ΣB_i·‖∇f(x_{q−i})‖² + D, in the method's norm (measured
     again from the run's orders if it was recorded in another); the first ν epochs are compared with N²ς².
@@ -96,8 +96,8 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
     >>> from wellorder.problems import quadratics
     >>> run = wellorder.sgd(quadratics(100, spread=0.0), wellorder.GraB(), step_size=1e-5, epochs=9, p=np.inf)
     >>> check = check_assumption(run)
-    >>> check.label, check.fraction, check.first_violation, check.promised
-    ('ex:GraB', 1.0, None, False)
+    >>> check.fraction, check.first_violation, check.promised
+    (1.0, None, False)
     >>> check.reasons
     ('rule=Deterministic() has no proof: the lemmas are about Walk(c)',)
     """
@@ -166,7 +166,7 @@ def check_order_errors(
 
 
 def check_drift(run: Run) -> Check:
-    """Evaluate the drift lemma on a run (``lem:parameter drift``; ``lem:FL:parameter drift`` for clients).
+    """Evaluate the drift lemma on a run.
 
     Δ_q ≤ (32/31)·γ·(K/S)·(φ̄_q + N·‖∇f(x_q)‖_p + S·ς), the last term for clients only; in the run's own norm.
     """
@@ -192,7 +192,7 @@ def check_drift(run: Run) -> Check:
 
 
 def check_bound(run: Run, method: str | Constants | None = None, *, delta: float = 1e-4) -> Check:
-    """Hold min_q ‖∇f(x_q)‖² against Theorem ``thm:SGD`` or ``thm:FL``; entry q is the case Q = q+1.
+    """Hold min_q ‖∇f(x_q)‖² against Theorem 1, for clients Theorem 2; entry q is the case Q = q+1.
 
     Refuses a step size for which nothing is proved: then there is no right side.
     """

@@ -320,7 +320,7 @@ def _inherited(policy: Any) -> Entry | None:
 
 @dataclass(frozen=True)
 class Constants:
-    r"""What Assumption ``asm:order error`` (``asm:FL:order error`` for clients) holds with.
+    r"""What Assumption 1, on the order error, holds with; for clients at rounds' ends.
 
     .. math:: \bar\phi_q^2 \le \sum_{i=1}^{\nu} A_i \bar\phi_{q-i}^2
         + \sum_{i=0}^{\nu} B_i \|\nabla f(x_{q-i})\|^2 + D
@@ -373,12 +373,12 @@ class Constants:
 
 
 def condition(A: Sequence[float], B: Sequence[float], n: int) -> float:  # noqa: N803
-    """ΣB/(N²(1 − ΣA)) of Theorem ``thm:SGD``; infinite if ΣA ≥ 1."""
+    """ΣB/(N²(1 − ΣA)) of Theorem 1; infinite if ΣA ≥ 1."""
     return sum(B) / (n**2 * (1 - sum(A))) if sum(A) < 1 else INF
 
 
 def least(A: Sequence[float], B: Sequence[float], n: int) -> tuple[float, float]:  # noqa: N803
-    r"""The least admissible c₁ and c₂ of Theorems ``thm:SGD`` and ``thm:FL``; refuses what they do not cover.
+    r"""The least admissible c₁ and c₂ of Theorems 1 and 2; refuses what they do not cover.
 
     .. math:: c_1 = 1 \Big/ \Big(\frac{255}{512} - \frac{\sum B_i}{512 N^2 (1 - \sum A_i)}\Big), \quad
         c_2 = \frac{2 c_1}{1 - \sum A_i}

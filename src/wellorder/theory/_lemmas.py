@@ -35,7 +35,7 @@ def check_lemmas(
         \le \tfrac12 \max_n \Big\|\sum_{i<n} z_{\pi(i)}\Big\|_\infty
         + \tfrac12 \max_n \Big\|\sum_{i<n} \epsilon_i z_{\pi(i)}\Big\|_\infty + \Big\|\sum_i z_i\Big\|_\infty
 
-    holds for any signs ("relation"). With the walk of Algorithm ``alg:balancing`` the middle term is at most
+    holds for any signs ("relation"). With the walk as sign rule the middle term is at most
     C·a/2, or C·a for pairs, with probability 1 − δ ("bound"), where a is the longest vector's length and
     C = 30·log(dN/δ), or 30·log(dN/(2δ)).
 

@@ -57,13 +57,13 @@ class Setting:
     smoothness_inf: float | None = None
     """L_∞; √d·L unless given, which always suffices."""
     sigma: float = 1.0
-    """ς: ‖∇f_u(x) − ∇f(x)‖₂ ≤ ς for all units (Assumption ``asm:local deviation``)."""
+    """ς: ‖∇f_u(x) − ∇f(x)‖₂ ≤ ς for all units."""
     gap: float = 1.0
     """F_0 = f(x_0) − inf f."""
     delta: float = 1e-4
     """δ: the probability with which one use of a random argument may fail; 1 − Qδ for a run of Q uses."""
     theta: float = 0.0
-    """θ ≥ ‖x_q − x_0‖₂ for all q (Assumption ``asm:parameter deviation``); one-permutation methods only."""
+    """θ ≥ ‖x_q − x_0‖₂ for all q; one-permutation methods only."""
     first_error: float | None = None
     """φ̄_0 in the 2-norm, if measured; one-permutation methods only."""
     passes: int = 10
@@ -104,7 +104,7 @@ class Setting:
             )
 
     def to_itself(self, p: float) -> float:
-        """L_p of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
+        """The smoothness L_p, or an upper bound of it, for any p ≥ 2."""
         norm_order(p, least=2)
         if p == 2:
             return self.smoothness
@@ -114,7 +114,7 @@ class Setting:
         return min(self.two_to(p), float(self.dim ** (1 / p)) * self.to_itself(math.inf))
 
     def two_to(self, p: float) -> float:
-        """L_{2,p} of Definition ``def:smoothness``, or an upper bound of it, for any p ≥ 2."""
+        """The smoothness L_{2,p}, or an upper bound of it, for any p ≥ 2."""
         norm_order(p, least=2)
         if p == 2:
             return self.smoothness

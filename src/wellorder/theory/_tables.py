@@ -31,7 +31,7 @@ class TableRow:
 
     method: str
     table: str
-    """``tab:SGD`` or ``tab:FL``: examples or clients."""
+    """The label of Table 1 or 2 in the paper's source: examples or clients."""
     relation: str
     rate: str
     power_of_n: float
@@ -42,7 +42,7 @@ class TableRow:
 
 
 def rate(method: Any, epochs: int, n: int | None = None, **setting: Unpack[Keywords]) -> Rate:
-    """The method's rate (Tables ``tab:SGD`` and ``tab:FL``), evaluated term by term.
+    """The method's rate (Tables 1 and 2), evaluated term by term.
 
     Constants and logarithms are left out, so rates rank methods for large N and Q; `bound` keeps everything.
     For η ≠ 1 the terms are those of the FL examples, scaled so that η = 1 gives the table.
@@ -60,7 +60,7 @@ def rate(method: Any, epochs: int, n: int | None = None, **setting: Unpack[Keywo
 
 
 def rate_table(*, related: bool = False) -> tuple[TableRow, ...]:
-    """Tables ``tab:SGD`` and ``tab:FL``, row by row; with the bounds of related work where asked for.
+    """Tables 1 and 2, row by row; with the bounds of related work where asked for.
 
     >>> for row in rate_table()[:4]:
     ...     print(row.method, row.rate)

@@ -10,9 +10,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wellorder.torch._batch_gradients import MicroBatch
-from wellorder.torch._loader import OrderedLoader, Report, ordered
+from wellorder.torch._loader import OrderedLoader
+from wellorder.torch._ordered import ordered
 from wellorder.torch._per_example.exact import Exact
 from wellorder.torch._probe import probe
+from wellorder.torch._report import Report
 from wellorder.torch._sharded import ShardedDataset
 from wellorder.torch._sketch import Sketch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, Sampler
 
 from wellorder._order import Order, is_permutation, rng, units_of
 from wellorder.torch._distributed import Share
-from wellorder.torch._frameworks import skipping_asks
+from wellorder.torch._frameworks import PlainWhenCalled, skipping_asks
 from wellorder.torch._schedule import NextState
 
 Examples = npt.NDArray[np.int64]
@@ -130,6 +130,12 @@ class Batching:
             owners = np.where(owners < 0, -1, owners * self.share.of + self.share.number)
         return owners
 
+    def same_steps(self, size: int, ranks: int) -> bool:
+        """Whether ``ranks`` processes with batches of ``size`` take the same global batches as these."""
+        before = replace(self, size=size, share=replace(self.share, number=0, of=ranks))
+        same = self.size * self.share.of == size * ranks and len(before) == len(self)
+        return same and not self.grouped and not self.share.own
+
     @property
     def _own_units(self) -> int:
         """Units in the data that are here."""
@@ -162,18 +168,12 @@ class Batching:
         return members
 
 
-class RestOfEpoch(Sampler[list[int]]):
+class RestOfEpoch(PlainWhenCalled, Sampler[list[int]]):
     """The batch sampler: what is left of the epoch. It knows no loader: a cycle would keep workers alive."""
 
-    def __new__(cls, batching: Any, *settings: Any, **named: Any) -> Any:
-        """Called with a `BatchSampler`'s arguments, as trainers do to replace the order: such a one."""
-        return (
-            super().__new__(cls)
-            if isinstance(batching, Batching)
-            else BatchSampler(batching, *settings, **named)
-        )
+    _plain = BatchSampler
 
-    def __init__(self, batching: Batching) -> None:
+    def _begin(self, batching: Batching) -> None:
         self.batching = batching
         self.batch_size, self.drop_last = batching.size, batching.drop_last
         self.order: Order = np.zeros(0, np.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
@@ -13,6 +13,29 @@ KEPT = (
     "persistent_workers", "pin_memory_device", "in_order",
 )  # fmt: skip
 """What the given loader decides about how batches are fetched."""
+
+
+class PlainWhenCalled:
+    """A class that makes torch's own kind when it is called, and its own objects by `_made` alone.
+
+    To train in another order than a loader's, trainers call the classes of what they have with the arguments
+    of torch's: ``type(loader)(dataset, …)``, ``type(loader.batch_sampler)(sampler, batch_size, drop_last)``.
+    (Lightning's ``overfit_batches`` does so, which takes the first batches as they are stored.) They ask for
+    a loader of the usual kind then, and get one. Lightning reads from ``__init__`` which arguments there are,
+    so that must stay torch's, and what other classes do there is done in `_begin`.
+    """
+
+    _plain: ClassVar[type]
+    """Torch's own kind."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._plain(*args, **kwargs)
+
+    @classmethod
+    def _made(cls, *args: Any, **kwargs: Any) -> Any:
+        made: Any = object.__new__(cls)
+        made._begin(*args, **kwargs)
+        return made
 
 
 class Delivery:

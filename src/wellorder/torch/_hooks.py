@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -13,9 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils.rnn import PackedSequence
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wellorder.torch import _compiled_hooks as compiled
 from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, tensors_in, views_of
@@ -37,34 +33,6 @@ _NO_LAYER_HEARD = (
     "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call "
     'the layers themselves; or use signals="batch"'
 )
-_NOTHING_OBSERVED = "an epoch was trained and no example of it was observed: {}. The order learns nothing; {}"
-_SCALED = (
-    "a GradScaler is in use that was not passed: its scale changes, and gradients of different scales make "
-    "worse orders; call ordered(..., scaler=scaler)"
-)
-
-
-def why_nothing_was_observed(records: BatchRecords, steps: int) -> str | None:
-    """The cause of an epoch without signals, and the cure; None if nothing was trained either."""
-    if records.transformed_passes:
-        return _NOTHING_OBSERVED.format(
-            "its gradients were taken by torch.func, whose transforms pass by the hooks",
-            "use loss.backward(), or order by what is known before training (rows=)",
-        )
-    if records.passes:
-        return _NOTHING_OBSERVED.format(
-            f"the model was run {records.passes} times in training mode, and no gradient came back while its "
-            "batch was the present one",
-            "run loss.backward() before the next batch is drawn; if these passes are for evaluation, use "
-            "torch.no_grad()",
-        )
-    if steps:
-        return _NOTHING_OBSERVED.format(
-            "another copy of the model is trained than the one given to ordered(...), or its layers were "
-            "replaced since, or a graph that was compiled before runs without the hooks",
-            "call ordered(...) on the model that is trained",
-        )
-    return None
 
 
 class Scaler(Protocol):
@@ -415,45 +383,6 @@ class _LayerHook(WeakHook):
         hooks = self.owner()
         if hooks is not None:
             hooks.take_gradient(use, 0, gradient.clone())
-
-
-class OptimizerSteps:
-    """Counts the steps of all optimizers: signs that training goes on, whether or not it is observed.
-
-    With ``look_for_scaler``, warns once of a ``GradScaler`` that makes the steps of the ``model``.
-    """
-
-    def __init__(self, model: nn.Module, *, look_for_scaler: bool = False) -> None:
-        self.count = 0
-        self.look_for_scaler = look_for_scaler
-        own, ours = weakref.ref(self), {id(p) for p in model.parameters()}
-
-        def stepped(optimizer: Any, *_: Any) -> None:
-            steps = own()
-            if steps is not None:
-                steps.count += 1
-                if steps.look_for_scaler and _called_by_a_scaler() and _holds_any(optimizer, ours):
-                    steps.look_for_scaler = False
-                    warnings.warn(_SCALED, UserWarning, stacklevel=2)
-
-        handle = register_optimizer_step_post_hook(stepped)
-        self.remove = weakref.finalize(self, handle.remove)
-
-
-def _holds_any(optimizer: Any, ours: set[int]) -> bool:
-    return any(id(p) in ours for group in optimizer.param_groups for p in group["params"])
-
-
-def _called_by_a_scaler() -> bool:
-    """Whether a ``GradScaler`` is among the callers: nothing else tells that a step is made by one."""
-    frame = sys._getframe(1)
-    for _ in range(24):
-        if frame.f_code is GradScaler.step.__code__:
-            return True
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return False
 
 
 def _compiler_looks_on() -> bool:

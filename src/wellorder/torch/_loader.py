@@ -1,4 +1,4 @@
-"""`ordered`: a DataLoader in, the same loader with a better order out."""
+"""`OrderedLoader`: an epoch of batches in an order that a policy makes, and what is seen of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from wellorder._arguments import instance_of, seed_of
+from wellorder._arguments import instance_of
 from wellorder._measure import error_vs_shuffle
 from wellorder._order import Order, Policy, describe, remembers, rng
 from wellorder.torch._batch_gradients import MicroBatch
@@ -28,10 +28,12 @@ from wellorder.torch._batching import (
     RestOfEpoch,
 )
 from wellorder.torch._distributed import Ranks, Share, check_initialised, checksum, share_of
-from wellorder.torch._frameworks import KEPT, Prepared, opened_up, unwrapped
-from wellorder.torch._hooks import OptimizerSteps, Scaler, why_nothing_was_observed
+from wellorder.torch._frameworks import KEPT, PlainWhenCalled, Prepared
+from wellorder.torch._hooks import Scaler
+from wellorder.torch._loop_watch import LoopWatch
 from wellorder.torch._observing import Observer
 from wellorder.torch._per_example.exact import Exact
+from wellorder.torch._report import Report, rows_in_words
 from wellorder.torch._saved_state import (
     COUNTS,
     check_same,
@@ -42,13 +44,9 @@ from wellorder.torch._saved_state import (
     with_own_pending,
 )
 from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
-from wellorder.torch._signal_sources import Source, Spec, choose, default_policy, watch
+from wellorder.torch._signal_sources import Source, Spec, choose, watch
 from wellorder.torch._validation import (
-    check_knowledge,
-    check_loader,
-    check_policy_fits,
     check_something_left,
-    checked_model,
     opened,
 )
 
@@ -63,72 +61,7 @@ ONE_RANK_ALONE = (
 )
 
 
-def ordered(
-    loader: DataLoader[Any],
-    model: nn.Module | None = None,
-    policy: Policy[Any] | None = None,
-    *,
-    rows: Any = None,
-    observe: Observe = "auto",
-    signals: str | Spec = "auto",
-    seed: int = 0,
-    scaler: Scaler | None = None,
-) -> OrderedLoader:
-    """Give a loader a better order than ``shuffle=True``: by a model's gradients, or by rows known before.
-
-    Everything else about the loader stays as it is: batch size, workers, pinning, collate. The loop stays
-    too. Gradients are looked at in a few epochs only; in all others nothing of ours touches the step.
-
-    Parameters
-    ----------
-    loader
-        A `torch.utils.data.DataLoader` over a map-style data set, shuffled or not. With several ranks (see
-        torch.distributed) each takes its part of every global batch, with a `DistributedSampler` or without.
-    model
-        The module whose gradients order the examples; the batch must be its layers' first dimension. Not
-        needed where ``rows`` say enough.
-    policy
-        The rule that makes the orders; `Steering()` unless given, or `PairGraB()` for exact signals.
-    rows
-        What is known of each example before training, (n, k): `wellorder.features(x, y)`, or embeddings. They
-        shape the first epochs until gradients were seen, or all epochs if there is no model.
-    observe
-        Which epochs to take signals in: ``"auto"`` (0, 1, 2, 4, 8, 16, …), ``"always"``, an int (every
-        so-manyth), or a function from the epoch to True or False. `GraB` and `PairGraB` need all.
-    signals
-        ``"sketch"``, ``"exact"``, ``"batch"``, a spec such as ``Sketch(size=256)``, or ``"auto"``, which
-        chooses and says why in ``report()``.
-    seed
-        Decides the first order and every random choice; same seed, same orders.
-    scaler
-        The ``torch.amp.GradScaler`` in use, if any, so that its changing scale can be undone.
-
-    >>> import torch
-    >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> from wellorder.torch import ordered
-    >>> data = TensorDataset(torch.randn(10, 3), torch.randn(10, 1))
-    >>> model = torch.nn.Linear(3, 1)
-    >>> loader = ordered(DataLoader(data, batch_size=4, shuffle=True), model)
-    >>> for x, y in loader:
-    ...     torch.nn.functional.mse_loss(model(x), y).backward()
-    >>> len(loader), loader.epoch, sorted(loader.order.tolist()) == list(range(10))
-    (3, 1, True)
-    """
-    loader, delivery = opened_up(loader)
-    check_loader(loader)
-    if model is not None:
-        model = checked_model(unwrapped(model))
-    rule = default_policy(signals) if policy is None else policy
-    check_policy_fits(rule)
-    check_knowledge(rule, model, rows)
-    seed_of(seed)
-    made = object.__new__(OrderedLoader)
-    made._begin(loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler)
-    made._delivery = delivery
-    return made
-
-
-class OrderedLoader(Prepared, DataLoader[Any]):
+class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
     """A `DataLoader` whose order a policy makes from what is known of the examples; made by `ordered`.
 
     Iterate over it once at a time; after a ``break`` the next iteration opens a new epoch. Its data set,
@@ -136,12 +69,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
     order.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A plain loader: trainers make one of a loader's class and settings to train in another order.
-
-        Lightning's ``overfit_batches`` does so, which takes the first batches as they are stored.
-        """
-        return DataLoader(*args, **kwargs)
+    _plain = DataLoader
 
     def _begin(
         self,
@@ -164,7 +92,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self.policy, self.seed, self.spec, self._why = policy, seed, chosen.spec, chosen.why
         self._batching = Batching(n, size, loader.drop_last, grouped, seed, self._share())
         check_something_left(self._batching)
-        self._rest, self._ranks = RestOfEpoch(self._batching), Ranks()
+        self._rest, self._ranks = RestOfEpoch._made(self._batching), Ranks()
         self._generator = torch.Generator()  # worker seeds; the global generator is left to the training
         settings = {name: getattr(loader, name) for name in KEPT if hasattr(loader, name)}
         with warnings.catch_warnings():  # whatever there is to say, the loader that was given said
@@ -205,10 +133,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self._next: NextState | None = None
         # The model only if gradients are looked at: otherwise it is none of ours to keep alive.
         self._model = None if self._source is None else model
-        self._look_for_scaler = scaler is None
-        self._optimizer_steps: OptimizerSteps | None = None
-        self._heard, self._told_nothing_observed = 0, False
-        self._left_at_once = 0
+        self._watch = LoopWatch(self._records, self._model, look_for_scaler=scaler is None)
         self._seen_in = -1
         self._clock, self._wall = 0.0, 0.0
         # Hooks must go when the loader goes, and the source may not know the loader: it would keep it alive.
@@ -255,7 +180,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self._clock = time.perf_counter()
         skipped = self._rest.skipped_through == self.epoch
         if skipped or (self._step and not self._resumed):  # the last epoch was drawn elsewhere, or left early
-            self._warn_if_left_at_once()
+            self._watch.epoch_was_left(in_first_step=self._step == 1 < len(self))
             self._advance()
         self._take_share()
         check_initialised(observing=self._source is not None, share=self._batching.share)
@@ -317,7 +242,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
                     self._records.pause()
                 raise
         if iteration == self._iteration:
-            self._left_at_once = 0
+            self._watch.all_drawn()
             self._advance()
 
     def _drawn(self) -> Iterator[Any]:
@@ -380,13 +305,12 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         like = getattr(self._source, "like", None)
         self._observer = unpacked(self.policy, mapping, like, **self._how())
         step = int(mapping["step"])
-        if ranks != share.of and not self._goes_on(mapping, ranks):
+        if ranks != share.of and not self._batching.same_steps(int(mapping["loader"]["batch_size"]), ranks):
             self._observer.state, step = reopened(self.policy, self._observer.state), 0
         elif ranks == share.of and mapping.get("rank", 0) == share.number and self._observer.together:
             self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
         self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
-        self._heard = self._observer.observed + self._observer.not_finite
-        self._count_anew()  # steps from before belong to no epoch of this state
+        self._watch.count_from(self._heard)  # steps from before belong to no epoch of this state
         self._seen_in = int(mapping.get("seen_in", -1))
         self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
         self._step, self._resumed, self._steps_before = step, step > 0, 0
@@ -426,7 +350,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             memory=observer.memory(),
             order_error=(*observer.errors, *observer.error_so_far()),
             coverage={} if source is None else source.coverage(),
-            rows=self._rows_in_words(),
+            rows=rows_in_words(getattr(observer.state, "known", None), self._seen_in),
             overhead=self._overhead(),
             rank=self._batching.share.number,
             ranks=self._batching.share.of,
@@ -474,7 +398,8 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         self._records.settle(everything=True)
         if self._source is not None:
             self._source.remove()
-        self._source = self._optimizer_steps = None
+        self._watch.stop()
+        self._source = None
 
     def _settle(self, *, everything: bool = False, but: BatchRecord | None = None, now: bool = False) -> None:
         """Show the policy what the batches given out revealed; keep those whose gradient may still come."""
@@ -500,7 +425,7 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         if self._observer.running_error.sums:
             self._seen_in = self.epoch
         if self.observing:
-            self._warn_if_nothing_observed()
+            self._watch.observed_epoch_ended(self._heard)
         following, self._next = (None if self._next is None else self._next.get()), None
         # Where workers are forked there should be no thread, and they are given batches ahead anyway.
         in_parts = makes_orders_in_parts(self.policy) and self._batching.plain and not self.num_workers
@@ -537,6 +462,11 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             "steps of this epoch" if ending else "step": self._step,
             "order": checksum(self.order),
         }
+
+    @property
+    def _heard(self) -> int:
+        """How many gradients came so far."""
+        return self._observer.observed + self._observer.not_finite
 
     @property
     def _together(self) -> bool:
@@ -579,13 +509,6 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         """How an observer is made here."""
         return {"visits": self._batching.visits, "together": self._together}
 
-    def _goes_on(self, mapping: Mapping[str, Any], ranks: int) -> bool:
-        """Whether a state of another number of ranks was saved between what are global batches here."""
-        batching, size = self._batching, int(mapping["loader"]["batch_size"])
-        before = replace(batching, size=size, share=replace(batching.share, number=0, of=ranks))
-        same = batching.size * batching.share.of == size * ranks and len(before) == len(batching)
-        return same and not batching.grouped and not batching.share.own
-
     def _open_epoch(self) -> None:
         """Tell the samplers the order; put hooks on the model in an observed epoch, off in others."""
         self._rest.coming = self._observer.coming
@@ -598,46 +521,10 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             return
         if self.observing:
             self._source.attach()
-            if self._optimizer_steps is None and self._model is not None:
-                self._optimizer_steps = OptimizerSteps(self._model, look_for_scaler=self._look_for_scaler)
+            self._watch.start()
         else:
             self._source.pause()
-            if self._optimizer_steps is not None:
-                self._optimizer_steps.remove()
-            self._optimizer_steps = None
-
-    def _warn_if_nothing_observed(self) -> None:
-        """Say so once if an epoch was trained and nothing of it was seen."""
-        before, self._heard = self._heard, self._observer.observed + self._observer.not_finite
-        steps = 0 if self._optimizer_steps is None else self._optimizer_steps.count
-        words = why_nothing_was_observed(self._records, steps) if self._heard == before else None
-        if self._left_at_once or self._records.warned:  # what comes of it was said, or will be
-            words = None
-        self._count_anew()
-        if words is not None and not self._told_nothing_observed:
-            self._told_nothing_observed = True
-            warnings.warn(words, UserWarning, stacklevel=5)
-
-    def _count_anew(self) -> None:
-        """Forget how often the model was run and the optimizers stepped."""
-        self._records.passes = self._records.transformed_passes = 0
-        if self._optimizer_steps is not None:
-            self._optimizer_steps.count = 0
-            self._look_for_scaler = self._optimizer_steps.look_for_scaler
-
-    def _warn_if_left_at_once(self) -> None:
-        """Say so if one epoch after the other is left at its first batch, before it is used."""
-        latest = self._records.open_records[-1:]
-        unused = bool(latest) and not (latest[0].used or latest[0].passes or latest[0].ignored)
-        self._left_at_once = self._left_at_once + 1 if unused and self._step == 1 < len(self) else 0
-        if self._left_at_once == 2:
-            warnings.warn(
-                "next(iter(loader)) opens a new epoch each time, and leaves it before its batch is used: "
-                "most examples are never visited and nothing is observed. Iterate with `for`, or keep the "
-                "iterator: batches = iter(loader), then next(batches) in each step",
-                UserWarning,
-                stacklevel=3,
-            )
+            self._watch.stop()
 
     def _seconds(self) -> float:
         """Processor time spent on signals and the policy so far, in the training's thread."""
@@ -651,17 +538,6 @@ class OrderedLoader(Prepared, DataLoader[Any]):
         wall = self._wall_so_far()
         return self._seconds() / wall if wall else 0.0
 
-    def _rows_in_words(self) -> str:
-        """What is known of the units, and from when."""
-        known = getattr(self._observer.state, "known", None)
-        if known is None:
-            return "none kept"
-        count = int(known.sum())
-        if not count:
-            return "none yet: the order is a shuffle"
-        when = f"last seen in epoch {self._seen_in}" if self._seen_in >= 0 else "given before training"
-        return f"{count} of {len(known)} units, {when}"
-
     def _identity(self) -> dict[str, Any]:
         return {
             "examples": self._batching.n,
@@ -670,76 +546,3 @@ class OrderedLoader(Prepared, DataLoader[Any]):
             "seed": self.seed,
             "signals": "none" if self.spec is None else describe(self.spec),
         }
-
-
-@dataclass(frozen=True)
-class Report:
-    """What ordering does, costs, and brings: plain numbers, and a page when printed.
-
-    Attributes
-    ----------
-    signals, why, policy, units
-        What is collected, the reason, the rule that makes the orders, and how many units it orders.
-    epoch, step, steps
-        Where the loader is, and how many steps an epoch has.
-    observed, unobserved, not_finite
-        Visits that the policy learns from, those without a backward pass, and those with a NaN or infinity.
-    seconds_per_step
-        Processor time spent on signals and the policy; on an accelerator the host's part.
-    memory
-        Bytes that stay between steps.
-    order_error
-        One estimate for each epoch that was observed, the present one's so far at the end.
-    coverage
-        How each trainable parameter's gradient is taken.
-    rows
-        What is known of the units, and from when.
-    overhead
-        Our processor time in the training's thread, by the time that the epochs took.
-    rank, ranks
-        Which of how many processes this is.
-    sent
-        Bytes that this process gave to the others.
-    """
-
-    signals: str
-    why: str
-    policy: str
-    units: int
-    epoch: int
-    step: int
-    steps: int
-    observed: int
-    unobserved: int
-    not_finite: int
-    seconds_per_step: float
-    memory: int
-    order_error: tuple[float, ...]
-    coverage: Mapping[str, str]
-    rows: str
-    overhead: float
-    rank: int = 0
-    ranks: int = 1
-    sent: int = 0
-
-    def __str__(self) -> str:
-        errors = ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
-        lines = [
-            f"signals      {self.signals}: {self.why}",
-            f"policy       {self.policy}, {self.units} units",
-            f"where        epoch {self.epoch}, step {self.step} of {self.steps}",
-            f"visits       {self.observed} observed, {self.unobserved} without a gradient, "
-            f"{self.not_finite} not finite",
-            f"known        {self.rows}",
-            f"cost         {1e3 * self.seconds_per_step:.3f} ms an observed step, "
-            f"{100 * self.overhead:.1f} % of the time so far, {self.memory / 2**20:.1f} MiB kept",
-            f"order error  {errors}",
-        ]
-        if self.ranks > 1:
-            lines.append(
-                f"ranks        {self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
-            )
-        if self.coverage:
-            width = max(map(len, self.coverage))
-            lines += ["parameters", *(f"  {name:<{width}}  {how}" for name, how in self.coverage.items())]
-        return "\n".join(lines)

@@ -221,8 +221,8 @@ class PendingRows:
     def add(self, step: int, units: Order, rows: Tensor) -> bool:
         """Copy the rows of the epoch's ``step``-th batch; says whether it is time to take them."""
         for_an_epoch = self._always or (self._for_an_epoch and rows.device.type != "cpu")
-        end = self._used + len(rows)
-        if self._buffer is None or end > len(self._buffer):
+        end = self._used + rows.shape[0]
+        if self._buffer is None or end > self._buffer.shape[0]:
             count = self.most if for_an_epoch else min(self.most, ROOM // rows.shape[1])
             larger = rows.new_empty(max(count, end), rows.shape[1])
             if self._buffer is not None:
@@ -232,7 +232,7 @@ class PendingRows:
         self._buffer[self._used : end] = rows
         self._batches.append((step, units))
         self._used = end
-        return not for_an_epoch and end + len(rows) > len(self._buffer)
+        return not for_an_epoch and end + rows.shape[0] > self._buffer.shape[0]
 
     def batches(self) -> ManyBatches | None:
         """All that is pending, by steps; the rows are good until the next are added."""

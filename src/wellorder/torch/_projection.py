@@ -360,14 +360,17 @@ def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
     return int(min(max(2**ideal, height // 2), 2 * height))
 
 
-def rows_of(parts: Sequence[Part], size: int, scale: float) -> Tensor:
-    """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions."""
+def rows_of(parts: Sequence[Part], size: int, scale: float, room: Tensor | None = None) -> Tensor:
+    """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions.
+
+    They are made in ``room``, if there is some.
+    """
     # All uses of a layer in one product: a layer that is called twice, or two backward passes.
     alike: dict[tuple[Place, float], list[Part]] = {}
     for part in parts:
         alike.setdefault((part.place, part.scale), []).append(part)
     b = parts[0].left.shape[0]
-    rows = torch.zeros(b, size, device=parts[0].left.device)
+    rows = torch.zeros(b, size, device=parts[0].left.device) if room is None else room[:b].zero_()
     for (place, own), group in alike.items():
         left, right = group[0].left, group[0].right
         if len(group) > 1:

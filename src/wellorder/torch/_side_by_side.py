@@ -65,7 +65,8 @@ class Slots:
         return True
 
     def _put(self, place: Tensor, rows: Tensor) -> None:
-        (place if len(rows) == self._batch else place[: len(rows)]).copy_(rows)
+        count = rows.shape[0]  # a tensor's len() takes several times as long
+        (place if count == self._batch else place[:count]).copy_(rows)
 
     def holds_any(self, records: Sequence[BatchRecord]) -> bool:
         """Whether there is a gradient of one of these; places of others among them are made zero."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -29,8 +30,8 @@ MOST = 1.0
 class Source(Protocol):
     """Watches a model, and turns what a batch's record holds into signals."""
 
-    def settled(self, records: list[BatchRecord], *, now: bool = False) -> list[tuple[BatchRecord, Any]]:
-        """The signals of batches that are closed, None where no gradient came.
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> Iterable[tuple[BatchRecord, Any]]:
+        """The signals of batches that are closed, None where no gradient came; good until the next one's.
 
         Some may wait until others come, to be made at less cost together; not if they are wanted ``now``.
         """

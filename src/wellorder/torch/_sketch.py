@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from wellorder._arguments import flag, whole_number
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import LayerHooks, Scaler
 from wellorder.torch._per_example.layers import CONVS, Layer, is_transposed_linear, survey
-from wellorder.torch._projection import LayerSketch, Projection, Shared, Sizes, rows_of, sizes_of
+from wellorder.torch._projection import LayerSketch, Part, Projection, Shared, Sizes, rows_of, sizes_of
 from wellorder.torch._side_by_side import STEPS, place_of
 
 
@@ -96,13 +98,18 @@ class SketchSource:
         self.records = BatchRecords() if records is None else records
         self.hooks = LayerHooks(model, self._readers, self.records, scaler, strict=strict)
         self._waiting: list[BatchRecord] = []
+        self._rooms: dict[str, Tensor] = {}
 
     def signals(self, record: BatchRecord) -> Tensor | None:
         """The rows of a batch that is closed, (b, k); None if no gradient came."""
-        return self._made([record])[0]
+        rows = next(rows for _, rows in list(self._made([record])))
+        return None if rows is None else rows.clone()
 
-    def settled(self, records: list[BatchRecord], *, now: bool = False) -> list[tuple[BatchRecord, Any]]:
-        """The rows of batches that are closed, as soon as all steps beside them are, or ``now``."""
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> Iterator[tuple[BatchRecord, Any]]:
+        """The rows of batches that are closed, as soon as all steps beside them are, or ``now``.
+
+        On a CPU they are good until the next are asked for: new memory would cost more than its contents.
+        """
         ready = []
         for record in records:
             if not record.heard:
@@ -114,7 +121,8 @@ class SketchSource:
         if now or (self._waiting and (not self._batch or place_of(self._waiting[-1]) == STEPS - 1)):
             ready, self._waiting = ready + self._waiting, []
         groups = [list(each) for _, each in groupby(ready, lambda record: record.step // STEPS)]
-        return [pair for group in groups for pair in zip(group, self._made(group), strict=True)]
+        for group in groups:
+            yield from self._made(group)
 
     def forget(self) -> None:
         """Nothing comes of batches that wait."""
@@ -122,17 +130,26 @@ class SketchSource:
         for reader in self._readers.values():
             reader.forget()
 
-    def _made(self, records: list[BatchRecord]) -> list[Tensor | None]:
-        """The rows of batches of one group."""
+    def _made(self, records: list[BatchRecord]) -> Iterator[tuple[BatchRecord, Tensor | None]]:
+        """The rows of batches of one group, one batch after the other."""
         parts = [part for reader in self._readers.values() for part in reader.parts(records)]
         scale = self._batch if self.spec.mean else 1
-        together = rows_of(parts, self.size, scale) if parts else None
-        found = [self._rows(record, together) for record in records]
+        together = self._rows_of(parts, scale, "together") if parts else None
         for record in records:
+            rows = self._rows(record, together)
             record.parts, record.done = [], True
+            yield record, rows
         for reader in self._readers.values():
             reader.forget(needless=True)
-        return found
+
+    def _rows_of(self, parts: list[Part], scale: float, room: str) -> Tensor:
+        """The rows of some parts, on a CPU in memory that is used again and again."""
+        left = parts[0].left
+        if left.device.type != "cpu":
+            return rows_of(parts, self.size, scale)
+        if room not in self._rooms or len(self._rooms[room]) < len(left):
+            self._rooms[room] = torch.empty(len(left), self.size)
+        return rows_of(parts, self.size, scale, self._rooms[room])
 
     def _rows(self, record: BatchRecord, together: Tensor | None) -> Tensor | None:
         if not record.heard:
@@ -145,7 +162,7 @@ class SketchSource:
             if self.spec.mean and record.size != self._batch:
                 rows = rows * (record.size / self._batch)
         if record.parts:
-            others = rows_of(record.parts, self.size, record.size if self.spec.mean else 1)
+            others = self._rows_of(record.parts, record.size if self.spec.mean else 1, "alone")
             rows = others if rows is None else rows + others
         return rows
 

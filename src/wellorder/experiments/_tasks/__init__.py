@@ -9,16 +9,17 @@ from wellorder._extras import needed_by
 from wellorder.experiments._names import meant
 from wellorder.experiments._tasks.task import ProblemTask, Task, problem_task
 
+HERE = "wellorder.experiments._tasks"
 TASKS = {
-    "quadratics": "wellorder.experiments._tasks.embedded:quadratics",
-    "digits": "wellorder.experiments._tasks.embedded:digits",
-    "digits-mlp": "wellorder.experiments._tasks.embedded:digits_mlp",
-    "fashion-mnist": "wellorder.experiments._tasks.networks:fashion_mnist",
-    "fashion-mnist-logistic": "wellorder.experiments._tasks.networks:fashion_mnist_logistic",
-    "cifar10": "wellorder.experiments._tasks.networks:cifar10",
-    "cifar10-cnn": "wellorder.experiments._tasks.networks:cifar10_cnn",
+    "quadratics": (f"{HERE}.embedded:quadratics", "1,000 one-dimensional quadratics, those of Figure 1"),
+    "digits": (f"{HERE}.embedded:digits", "logistic regression on handwritten digits"),
+    "digits-mlp": (f"{HERE}.embedded:digits_mlp", "a network with 32 hidden units on handwritten digits"),
+    "fashion-mnist": (f"{HERE}.official:fashion_mnist", "LeNet on Fashion-MNIST's official files"),
+    "fashion-mnist-logistic": (f"{HERE}.official:fashion_mnist_logistic", "logistic regression on the same"),
+    "cifar10": (f"{HERE}.official:cifar10", "LeNet on CIFAR-10's official files"),
+    "cifar10-cnn": (f"{HERE}.official:cifar10_cnn", "a CNN with 0.8 million parameters on the same"),
 }
-"""Where each task is made: a module and a function without arguments. Modules are imported on demand."""
+"""Where each task is made, a module and a function imported on demand, and a few words about it."""
 
 
 def task_of(name: str, *, folder: str | None = None, download: bool = False) -> Task:
@@ -36,11 +37,11 @@ def task_of(name: str, *, folder: str | None = None, download: bool = False) -> 
         path_of("folder", folder)
     if name not in TASKS:
         raise ValueError(f"task {shown(name)} is unknown; {meant(name, list(TASKS))}")
-    module, function = TASKS[name].split(":")
+    module, function = TASKS[name][0].split(":")
     try:
         with needed_by(f"task {name!r}", "torch", "experiments"):
             make = getattr(import_module(module), function)
-            if module.endswith("networks"):
+            if module.endswith("official"):
                 task: Task = make(folder=folder, download=download)
             elif folder is not None or download:
                 raise ValueError(f"task {name!r} comes with its data; leave out --data and --download")

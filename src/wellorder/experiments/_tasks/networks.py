@@ -1,132 +1,351 @@
-"""Networks trained through torch: your own model and data, or ours on Fashion-MNIST and CIFAR-10.
-
-`NetworkTask` is what `compare` sees; `train` is the loop behind it; the published tasks stand at the end.
-"""
+"""A network of one's own as a task: model, data, loss, optimizer; trained in any order, by `ordered`."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
-import time
+import weakref
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
 
-from wellorder._arguments import instance_of, shown, whole_number
-from wellorder._datasets import files
-from wellorder._datasets.networks import cnn, lenet, logistic
-from wellorder._order import Policy, policy_of
-from wellorder.experiments._tasks.task import LOOK, LOSS, ORDER_ERROR, TEST_ACCURACY
+from wellorder._arguments import function, instance_of, is_real, one_of, shown, whole_number
+from wellorder._order import Policy, policy_of, rng
+from wellorder.experiments._tasks.network_data import (
+    CURE,
+    Examples,
+    aside,
+    examples_of,
+    on_device,
+    seed_everything,
+)
+from wellorder.experiments._tasks.network_training import Stepping, Training, is_pair, seen
+from wellorder.experiments._tasks.task import LOSS, TEST_ACCURACY, TEST_LOSS
 from wellorder.experiments._training import Settings
 from wellorder.report._table import Metric
-from wellorder.torch import ordered
+from wellorder.torch._validation import check_policy_fits
+
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
+WARM = 4
+"""Batches of a run that nobody records: compilation is no cost of training."""
 
 
-@dataclass(frozen=True)
-class LabelledData:
-    """Inputs and labels to train on, and to test on: tensors whose rows are examples."""
-
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-
-    def to(self, device: str, examples: int | None = None) -> LabelledData:
-        """The same data on a device; only the first ``examples`` to train on."""
-        if not isinstance(device, str) or not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", device):
-            raise ValueError(f"device={shown(device)}: pass such as 'cpu' or 'cuda'")
-        if examples is not None:
-            whole_number("examples", examples, least=1)
-        parts = (self.x[:examples], self.y[:examples], self.test_x, self.test_y)
-        return LabelledData(*(part.to(device) for part in parts))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A network, and the SGD that trains it; ``model`` is a function of a module, so that it can travel."""
-
-    model: Callable[[], nn.Module]
-    step_size: float
-    batch: int = 16
-    momentum: float = 0.9
-    weight_decay: float = 0.0
+def sgd(params: Any) -> torch.optim.Optimizer:
+    """SGD with momentum: the optimizer where none is named."""
+    return torch.optim.SGD(params, lr=0.01, momentum=0.9)
 
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """The task of training a network on labelled data: your own ``recipe`` and ``load``, or one of ours.
+    """The task of training a network: your model, data, loss and optimizer, with the loop around them.
 
-    ``load`` is a function of a module (or a `functools.partial` of one) that gives the data, so that the task
-    can travel to other processes.
+    Policies that learn from gradients, and those that know rows before, order the data through
+    `wellorder.torch.ordered`, as you would switch it on; the others through a plain ``DataLoader``. All
+    overhead is in the seconds.
+
+    Parameters
+    ----------
+    model
+        A function of no arguments that makes the network, such as its class: every run starts anew, with
+        weights by its seed.
+    data
+        What to train on: ``(x, y)``, tensors or arrays; a ``Dataset`` (augmentation and all); a
+        ``DataLoader``, whose batch size, workers and collate function are kept; or a function of no arguments
+        that gives one of these.
+    loss
+        ``loss(model(x), y)`` where batches are pairs, else (dictionaries, triples) ``loss(model, batch)``.
+    optimizer
+        From the parameters to an optimizer: ``lambda params: torch.optim.Adam(params, lr=1e-3)``. Its step
+        size is what ``--lr`` and ``--tune`` replace; those of several groups keep their ratios.
+    scheduler
+        From the optimizer to a learning-rate scheduler, which steps after every epoch, or after every step if
+        ``scheduler_steps="batch"``.
+    batch_size
+        Examples in a step.
+    test
+        Data that are not trained on, in any form of ``data``; or a share of the data to hold out, such as
+        ``0.2``, drawn by each run's seed.
+    test_metrics
+        Numbers to take on the test data, by name: functions like ``loss``, averaged over batches. Higher is
+        better; where it is not, use a `wellorder.report.Metric` for the name. The first answers "better on
+        test data?". Unless given: the accuracy, if labels are classes. The loss is always taken.
+    epochs, device, name, title
+        How long, where (``"cpu"``, ``"cuda"``), and what to call it.
+    step
+        What to do with a batch, ``step(model, batch, optimizer)``, if it is more than to take the loss, go
+        back and step: clipping, mixed precision.
+    workers, collate
+        As for a ``DataLoader`` of the data set.
+    command
+        Words of ``wellorder compare`` that make this task, if it has any: for the report.
+
+    >>> import torch
+    >>> from wellorder.experiments import Config, NetworkTask, compare
+    >>> x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    >>> task = NetworkTask(lambda: torch.nn.Linear(4, 2), (x, (x[:, 0] > 0).long()), test=0.25)
+    >>> task.method
+    'Linear (10 parameters) on 45 examples, SGD in batches of 32, momentum 0.9'
+    >>> done = compare(task, Config(policies=("RR", "Steering"), epochs=2, seeds=(0, 1)))
+    >>> done.table.column_names
+    ['policy', 'seed', 'epoch', 'loss', 'test_accuracy', 'test_loss', 'gradients', 'seconds']
     """
 
-    name: str
-    title: str
-    recipe: Recipe
-    load: Callable[[], LabelledData]
+    model: Callable[[], nn.Module]
+    data: Any
+    loss: Callable[[Any, Any], Tensor] = functional.cross_entropy
+    optimizer: Callable[[Any], torch.optim.Optimizer] = sgd
+    scheduler: Callable[[Any], Any] | None = None
+    batch_size: int = 32
+    test: Any = None
+    test_metrics: Mapping[str | Metric, Callable[[Any, Any], Any]] | None = None
     epochs: int = 10
-    examples: int | None = None
     device: str = "cpu"
-    find: Callable[[], object] | None = None
-    """Called before anything is computed; a `ValueError` says which files are missing."""
-    metrics: tuple[Metric, ...] = (LOSS, ORDER_ERROR, TEST_ACCURACY)
+    name: str = "network"
+    title: str = ""
+    step: Callable[[Any, Any, Any], object] | None = None
+    scheduler_steps: str = "epoch"
+    workers: int = 0
+    collate: Callable[[list[Any]], Any] | None = None
+    command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for what, given in (("model", nn.Module), ("optimizer", torch.optim.Optimizer)):
+            value = getattr(self, what)
+            if isinstance(value, given):
+                raise ValueError(
+                    f"{what}={shown(value)}: every run needs a new one; pass a function that makes it"
+                )
+        function("model", self.model, "of no arguments that makes the network")
+        function("loss", self.loss, "of the model's output and the labels")
+        function("optimizer", self.optimizer, "from the parameters to an optimizer")
+        for what, does in (
+            ("scheduler", "from the optimizer to a scheduler"),
+            ("step", "of the model, a batch and the optimizer"),
+            ("collate", "from examples to a batch"),
+        ):
+            if getattr(self, what) is not None:
+                function(what, getattr(self, what), does)
+        for what, least in (("batch_size", 1), ("epochs", 1), ("workers", 0)):
+            whole_number(what, getattr(self, what), least=least)
+        one_of("scheduler_steps", self.scheduler_steps, ("epoch", "batch"))
+        for what in ("name", "title"):
+            instance_of(what, getattr(self, what), str, "pass a line of text")
+        if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
+            raise ValueError(f"device={shown(self.device)}: pass such as 'cpu' or 'cuda'")
+        if self._share is not None and not 0 < self._share < 1:
+            raise ValueError(f"test={shown(self.test)}: pass a share between 0 and 1 to hold out, or data")
+        own = self.test_metrics
+        named = isinstance(own, Mapping) and all(isinstance(key, str | Metric) for key in own)
+        if own is not None and (not named or not all(key and callable(value) for key, value in own.items())):
+            raise ValueError(f"test_metrics={shown(own)}: pass functions by name, as {{'f1': f1}}")
+        if own and self.test is None:
+            raise ValueError("test_metrics: there are no test data to take them on; pass test=0.2, or data")
+        if not isinstance(self.command, tuple) or not all(isinstance(word, str) for word in self.command):
+            raise ValueError(f"command={shown(self.command)}: pass a tuple of words")
+        if self.data is None:
+            raise ValueError(f"data=None: {CURE}")
+        if not self.title:
+            object.__setattr__(self, "title", self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What was given; what was made of it stays in this process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def _share(self) -> float | None:
+        """The share of the data to hold out, if it is one."""
+        return float(self.test) if is_real(self.test) else None
+
+    @cached_property
+    def _data(self) -> tuple[Examples, Examples | None]:
+        """All data, and those to test on where they are apart."""
+        how: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "workers": self.workers,
+            "collate": self.collate,
+        }
+        data = examples_of("data", self.data, **how)
+        if self._share is None:
+            return data, None if self.test is None else examples_of("test", self.test, **how)
+        if not 1 <= self._held_out(len(data)) < len(data):
+            raise ValueError(
+                f"test={self.test}: leaves nothing of {len(data)} examples on one side; pass data"
+            )
+        return data, None
+
+    def _held_out(self, n: int) -> int:
+        return round(n * (self._share or 0.0))
+
+    def _split(self, seed: int) -> tuple[Examples, Examples | None]:
+        """What a seed trains on, and what it tests on."""
+        data, test = self._data
+        if self._share is None:
+            return data, test
+        mixed = rng(seed, 0, "held out").permutation(len(data))
+        cut = self._held_out(len(data))
+        return data.part(sorted(mixed[cut:])), data.part(sorted(mixed[:cut]))
+
+    @property
+    def n(self) -> int:
+        """The number of examples that are trained on."""
+        return len(self._data[0]) - self._held_out(len(self._data[0]))
+
+    @property
+    def knows(self) -> tuple[str, ...]:
+        """What is known of all examples before training: "labels", "inputs"."""
+        return self._data[0].knows
 
     @property
     def step_size(self) -> float:
-        return self.recipe.step_size
+        """The optimizer's own."""
+        found: float = self._facts["step_size"]
+        return found
 
     @property
     def grid(self) -> tuple[float, ...]:
         return (self.step_size / 10, self.step_size, self.step_size * 10)
 
     @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The training loss, and what is taken on the test data."""
+        return (LOSS, *self._measures, TEST_LOSS) if self.test is not None else (LOSS,)
+
+    @property
+    def _measures(self) -> dict[Metric, Callable[[Any, Any], Any]]:
+        if self.test_metrics is None:
+            return {TEST_ACCURACY: accuracy} if self._classes else {}
+        return {
+            key
+            if isinstance(key, Metric)
+            else Metric(key, key, lower_is_better=False, log=False, held_out=True): value
+            for key, value in self.test_metrics.items()
+        }
+
+    @property
     def method(self) -> str:
-        """How it trains, in words: model, optimizer, batch."""
-        recipe, known = self.recipe, self._identity
-        words = [
-            f"{known['model']} ({known['parameters']:,} parameters)",
-            f"SGD in batches of {recipe.batch}",
-        ]
-        words += [f"momentum {recipe.momentum:g}"] if recipe.momentum else []
-        words += [f"weight decay {recipe.weight_decay:g}"] if recipe.weight_decay else []
+        """How it trains, in words: model, data, optimizer, batch."""
+        facts, data = self._facts, self._data[0]
+        words = [f"{facts['model']} ({facts['parameters']:,} parameters) on {self.n:,} examples"]
+        words += [f"{facts['optimizer']} in batches of {data.batch_size}", *facts["options"]]
+        words += [facts["scheduler"]] if facts["scheduler"] else []
+        words += [f"on {self.device}"] if self.device != "cpu" else []
         return ", ".join(words)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells this task from another of its name: model, optimizer, batch, and a look at the data."""
-        return dict(self._identity)
-
-    @cached_property
-    def _identity(self) -> dict[str, Any]:
-        recipe = self.recipe
-        with torch.random.fork_rng([]):  # a look draws no random numbers of anybody's
-            model = recipe.model()
-        data = self.load().to("cpu", self.examples)
+        """What tells this task from another of its name: model, optimizer, batch, code, looks at the data."""
+        facts, (data, test) = self._facts, self._data
+        with aside(self.device):
+            checksums = {
+                "data": data.checksum(),
+                "test_data": test.checksum() if test is not None else self._share,
+            }
         return {
             "kind": "network",
-            "model": _name(recipe.model, model),
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "layers": f"{zlib.crc32(repr(model).encode()):08x}",
-            "batch": recipe.batch,
-            "momentum": recipe.momentum,
-            "weight_decay": recipe.weight_decay,
+            **{name: facts[name] for name in ("model", "parameters", "layers", "weights")},
+            "optimizer": ", ".join([facts["optimizer"], *facts["options"]]),
+            "scheduler": facts["scheduler"],
+            "code": f"{zlib.crc32(repr([_source(f) for f in self._functions()]).encode()):08x}",
+            "batch": data.batch_size,
+            "device": self.device,
             "metrics": [metric.column for metric in self.metrics],
-            "n": len(data.x),
-            "tests": len(data.test_x),
-            "inputs": list(data.x.shape[1:]),
-            "data": _look(data.x, data.y),
-            "test_data": _look(data.test_x, data.test_y),
+            "n": self.n,
+            "tests": len(test) if test is not None else self._held_out(len(data)),
+            **checksums,
         }
 
-    def check(self, settings: Settings) -> None:
+    def _functions(self) -> list[Any]:
+        own = self.test_metrics or {}
+        return [self.loss, self.step, self.scheduler, self.collate, *own.values()]
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """What a look at a new model and its optimizer tells."""
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"device={self.device!r}: torch finds no such device here; pass device='cpu'")
+        with aside(self.device):
+            model = self._new_model()
+            optimizer, scheduler = self._new_optimizer(model)
+            facts = {
+                "made": weakref.ref(model),
+                "model": _name(self.model, model),
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "layers": f"{zlib.crc32(repr(model).encode()):08x}",
+                "weights": f"{sum(float(p.detach().double().sum()) for p in model.parameters()):.3e}",
+                "step_size": float(optimizer.param_groups[0]["lr"]),
+                "optimizer": type(optimizer).__name__,
+                "options": _options(optimizer),
+                "scheduler": "" if scheduler is None else type(scheduler).__name__,
+            }
+        return facts
+
+    @cached_property
+    def _classes(self) -> bool:
+        """Whether labels are classes; a batch goes through a new model, so that mistakes are told at once."""
+        with aside(self.device), torch.enable_grad():
+            return self._tried(self._new_model(), self._data[0].to(self.device).first_batch())
+
+    def _new_model(self) -> nn.Module:
+        made: Any = _called("model()", self.model)
+        if not isinstance(made, nn.Module):
+            raise ValueError(
+                f"model() returned {shown(made)}: pass a function that returns a torch.nn.Module"
+            )
+        known = self.__dict__.get("_facts")
+        if known is not None and known["made"]() is made:
+            raise ValueError("model() returns the same module every time; make a new one in it, for each run")
+        return made.to(self.device)
+
+    def _new_optimizer(self, model: nn.Module, step_size: float | None = None) -> tuple[Any, Any]:
+        optimizer = _called("optimizer(params)", self.optimizer, model.parameters())
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"optimizer(params) returned {shown(optimizer)}: return a torch.optim.Optimizer")
+        first = float(optimizer.param_groups[0]["lr"])
+        if not first > 0:
+            raise ValueError(f"optimizer(params) has the step size {first}; give it a positive one")
+        if step_size is not None and step_size != first:
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] / first * step_size
+        made = self.scheduler and _called("scheduler(optimizer)", self.scheduler, optimizer)
+        if made is not None and not hasattr(made, "step"):
+            raise ValueError(f"scheduler(optimizer) returned {shown(made)}: return a learning-rate scheduler")
+        return optimizer, made
+
+    def _tried(self, model: nn.Module, batch: Any) -> bool:
+        """Take the loss of a batch; whether labels are classes, and outputs have a score for each."""
+        batch = on_device(batch, self.device)
+        try:
+            output, labels = seen(model, batch)
+            loss = self.loss(output, labels)
+        except Exception as error:
+            call = "loss(model(x), y)" if is_pair(batch) else "loss(model, batch)"
+            raise ValueError(
+                f"{call} failed on the first batch, {_described(batch)}: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise ValueError(
+                f"loss: returned {shown(loss)} for the first batch; return one number that depends on the "
+                "model"
+            )
+        if not isinstance(output, Tensor) or not isinstance(labels, Tensor):
+            return False
+        whole = labels.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
+        return whole and output.ndim == labels.ndim + 1 and output.ndim > 1
+
+    def check(self, settings: Settings) -> int:
         self._check_settings(settings)
-        if self.find is not None:
-            self.find()
+        self._facts, self._classes  # noqa: B018  (they say what is wrong with model, data, loss, optimizer)
+        return self.n
+
+    def check_policy(self, policy: Policy[Any]) -> None:
+        """Refuse a policy that a loader cannot serve."""
+        check_policy_fits(policy)
 
     def _check_settings(self, settings: Settings) -> None:
         instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
@@ -137,184 +356,143 @@ class NetworkTask:
             )
         settings.check(2)
 
-    def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
+    def _check_run(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
         self._check_settings(settings)
         policy_of(policy)
         whole_number("seed", seed, least=0)
-        recipe = replace(self.recipe, step_size=settings.step_size)
-        data = self.load().to(self.device, self.examples)
-        yield from train(recipe, data, policy, seed=seed, epochs=settings.epochs)
+        self._facts, self._classes  # noqa: B018  (as `check` does, for those who did not call it)
+
+    def warm_up(self, policy: Policy[Any], seed: int, settings: Settings) -> None:
+        """Train on a few batches, which nobody records: compilation is no cost of training."""
+        self._check_run(policy, seed, settings)
+        data, _ = self._split(seed)
+        few = data.part(range(min(len(data), WARM * data.batch_size)))
+        for _ in self._trained(policy, seed, settings.step_size, 2, few, None):
+            pass
+
+    def train(self, policy: Policy[Any], seed: int, settings: Settings) -> Iterator[dict[str, float]]:
+        self._check_run(policy, seed, settings)
+        yield from self._trained(policy, seed, settings.step_size, settings.epochs, *self._split(seed))
+
+    def _trained(
+        self,
+        policy: Policy[Any],
+        seed: int,
+        step_size: float,
+        epochs: int,
+        data: Examples,
+        test: Examples | None,
+    ) -> Iterator[dict[str, float]]:
+        """One row at the start of each epoch and one at the end.
+
+        Seeds differ in the first weights, the policy's randomness, and what is held out; policies share all
+        of these, and the first order. Seconds are processor time of training and ordering; on an accelerator,
+        or with workers, the wall clock's. On a CPU one thread trains, so that last bits and clocks do not
+        depend on how many runs there are at a time.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            seed_everything(seed)
+            model = self._new_model()
+            by_batch = self.scheduler_steps == "batch"
+            how = Stepping(model, self.loss, *self._new_optimizer(model, step_size), by_batch, self.step)
+            training = Training(how, data.to(self.device), policy, seed, self.device)
+            tested = None if test is None else test.to(self.device)
+            for epoch in range(epochs + 1):
+                row = self._look(model, training.data, tested)
+                row |= {"gradients": epoch * len(data), "seconds": training.seconds}
+                yield {"epoch": epoch, **row}
+                if not math.isfinite(row["loss"]):
+                    break
+                if epoch < epochs:
+                    training.one_epoch(row["loss"])
+            for later in range(epoch + 1, epochs + 1):
+                yield {"epoch": later, **row}
+        finally:
+            torch.set_num_threads(threads)
+
+    def _look(self, model: nn.Module, data: Examples, test: Examples | None) -> dict[str, float]:
+        """Losses and test metrics, the worst there is once they are not finite; nothing random is used up."""
+        found = {}
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with aside(self.device), torch.no_grad():
+                found["loss"] = self._means(model, data, {LOSS: self.loss})["loss"]
+                if test is not None:
+                    found |= self._means(model, test, {**self._measures, TEST_LOSS: self.loss})
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        worst = {m.column: math.inf if m.lower_is_better else 0.0 for m in self.metrics}
+        return {name: value if math.isfinite(value) else worst[name] for name, value in found.items()}
+
+    def _means(self, model: nn.Module, data: Examples, wanted: Mapping[Metric, Any]) -> dict[str, float]:
+        """Means over the batches, each counted by its examples."""
+        totals = dict.fromkeys((metric.column for metric in wanted), 0.0)
+        for given, count in data.batches():
+            what = seen(model, on_device(given, self.device))
+            for metric, take in wanted.items():
+                totals[metric.column] += float(take(*what)) * count / len(data)
+        return totals
 
 
-def _name(make: Callable[[], nn.Module], model: nn.Module) -> str:
+def accuracy(output: Tensor, labels: Tensor) -> Tensor:
+    """The share of labels that have the highest score.
+
+    >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])).item()
+    0.5
+    """
+    return (output.argmax(1) == labels).float().mean()
+
+
+def _called(what: str, make: Any, *given: Any) -> Any:
+    """Call a user's function; what goes wrong there is told as theirs."""
+    try:
+        return make(*given)
+    except Exception as error:
+        raise ValueError(f"{what} failed with {type(error).__name__}: {error}") from error
+
+
+def _name(make: Any, model: nn.Module) -> str:
     """What to call a model: its class, or what makes it where the class says nothing."""
     kind = type(model).__name__
     maker = make.func if isinstance(make, partial) else make
-    return getattr(maker, "__name__", kind) if kind == "Sequential" else kind
+    named = getattr(maker, "__name__", "<")
+    return named if kind == "Sequential" and not named.startswith("<") else kind
 
 
-def _look(x: Tensor, y: Tensor) -> str:
-    """A checksum of all labels and of some inputs, rounded, for last bits may differ elsewhere."""
-    some = x[:: max(1, len(x) // LOOK)].double()
-    scale = float(some.abs().max()) or 1.0 if some.numel() else 1.0
-    seen = (some / scale * 1e4).round().to(torch.int64)
-    labels = y.double() if y.is_floating_point() else y.to(torch.int64)
-    return f"{zlib.crc32(labels.numpy().tobytes(), zlib.crc32(seen.numpy().tobytes())):08x}"
+def _options(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The options of an optimizer that are not its class's own, in words; the step size is told elsewhere."""
+    usual = {name: p.default for name, p in inspect.signature(type(optimizer)).parameters.items()}
+    told = {
+        name: value for name, value in optimizer.defaults.items() if name != "lr" and value != usual.get(name)
+    }
+    words = [f"{name.replace('_', ' ')} {value:g}" if is_real(value) else f"{name.replace('_', ' ')} {value}"
+             for name, value in told.items()]  # fmt: skip
+    groups = len(optimizer.param_groups)
+    return words + ([f"{groups} groups of parameters"] if groups > 1 else [])
 
 
-def train(
-    recipe: Recipe,
-    data: LabelledData,
-    policy: Policy[Any],
-    *,
-    seed: int = 0,
-    epochs: int = 10,
-    signals: Any = "sketch",
-) -> Iterator[dict[str, float]]:
-    """Train a classifier on ``data``; one row at the start of each epoch and one at the end.
-
-    Seeds differ in the first weights and in the policy's randomness; policies share the first weights and the
-    first order. The last row repeats the last epoch's order error. Seconds are processor time of the
-    training, on an accelerator the wall clock's. A policy that looks at no signals is timed without any; its
-    order error comes from a second model that is trained in the same way, watched, and not timed.
-    """
-    timed = _Training(recipe, data, policy, seed, signals if policy.needs.at_visits() else "auto")
-    watched = timed if policy.needs.at_visits() else _Training(recipe, data, policy, seed, signals)
-    seconds, error = 0.0, float("nan")
-    for epoch in range(epochs + 1):
-        seen = look(timed.model, data)
-        row = {"epoch": epoch, **seen, "gradients": epoch * len(data.x), "seconds": seconds}
-        if epoch < epochs:
-            if watched is not timed:
-                with torch.random.fork_rng(_cuda_devices(data)):  # both draw the same numbers, for dropout
-                    watched.one_epoch()
-            seconds += timed.one_epoch()
-            error = next(iter(watched.loader.report().order_error[-1:]), error)
-        yield {**row, "order_error": error}
+def _source(of: Any) -> Any:
+    """What a function does, as far as its text or its name tells."""
+    if isinstance(of, partial):
+        return [_source(of.func), repr(of.args), repr(sorted(of.keywords.items(), key=lambda item: item[0]))]
+    if of is None:
+        return None
+    try:
+        return inspect.getsource(of)
+    except (OSError, TypeError):
+        return getattr(of, "__qualname__", type(of).__name__)
 
 
-class _Training:
-    """A model and all that trains it."""
-
-    def __init__(
-        self, recipe: Recipe, data: LabelledData, policy: Policy[Any], seed: int, signals: Any
-    ) -> None:
-        torch.manual_seed(seed)
-        self.model = recipe.model().to(data.x.device)
-        self.optimizer = optimizer_of(recipe, self.model)
-        self.loader = ordered(loader_of(recipe, data), self.model, policy, seed=seed, signals=signals)
-
-    def one_epoch(self) -> float:
-        """Train for an epoch, and say how long it took."""
-        return one_epoch(self.model, self.loader, self.optimizer)
-
-
-def _cuda_devices(data: LabelledData) -> list[torch.device]:
-    return [data.x.device] if data.x.is_cuda else []
-
-
-def optimizer_of(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """The recipe's SGD."""
-    return torch.optim.SGD(
-        model.parameters(), lr=recipe.step_size, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
-
-
-def loader_of(recipe: Recipe, data: LabelledData) -> DataLoader[Any]:
-    """Shuffled batches of the training data, each gathered in one go where the data lie."""
-    places: Any = Places(len(data.x))
-    return DataLoader(places, recipe.batch, shuffle=True, collate_fn=Gather(data.x, data.y))
-
-
-def one_epoch(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer) -> float:
-    """Train for an epoch, and say how long it took."""
-    device = next(model.parameters()).device.type
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    if device == "cuda":  # what was launched before is none of this epoch's
-        torch.cuda.synchronize()
-    start = clock()
-    for x, y in loader:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return clock() - start
-
-
-def look(model: nn.Module, data: LabelledData) -> dict[str, float]:
-    """Loss on the training data (infinite once diverged) and accuracy on the test data."""
-    model.eval()
-    with torch.no_grad():
-        outputs = torch.cat([model(part) for part in data.x.split(4096)])
-        loss = float(functional.cross_entropy(outputs, data.y).nan_to_num(float("inf")))
-        guesses = torch.cat([model(part).argmax(1) for part in data.test_x.split(4096)])
-    model.train()
-    return {"loss": loss, "test_accuracy": float((guesses == data.test_y).float().mean())}
-
-
-class Places(Dataset[int]):
-    """Examples as their own numbers."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        """A whole batch of numbers, as it is."""
-        return indices
-
-
-class Gather:
-    """Turn the numbers of a batch into its inputs and labels."""
-
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
-
-    def __call__(self, places: list[int]) -> tuple[Tensor, Tensor]:
-        where = torch.tensor(places).to(self.x.device, non_blocking=True)
-        return self.x[where], self.y[where]
-
-
-RECIPES = {
-    "fashion-mnist": Recipe(partial(lenet, 1, 28), 1e-3),
-    "fashion-mnist-logistic": Recipe(logistic, 1e-2, momentum=0.0),
-    "cifar10": Recipe(lenet, 1e-3, weight_decay=1e-2),
-    "cifar10-cnn": Recipe(cnn, 2e-2, batch=32, momentum=0.0),
-}
-"""By task; "cifar10" is the setting of Lu et al. (2022)."""
-
-
-def data_of(name: str, folder: str | None = None) -> LabelledData:
-    """A data set's images in float32, each channel centred and scaled.
-
-    The official files are in ``$WELLORDER_DATA``, unless a folder is given.
-    """
-    data = files.DATASETS[name](folder)
-    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
-
-    def ready(images: Any) -> Tensor:
-        return torch.tensor(images).float().div_(255).sub_(mean).div_(std)
-
-    labels = (torch.tensor(data.train_labels), torch.tensor(data.test_labels))
-    return LabelledData(ready(data.train_images), labels[0], ready(data.test_images), labels[1])
-
-
-def _task(
-    name: str, title: str, data: str, *, folder: str | None = None, download: bool = False
-) -> NetworkTask:
-    find = partial(files.DATASETS[data], folder, download=download)
-    return NetworkTask(name, title, RECIPES[name], partial(data_of, data, folder), find=find)
-
-
-fashion_mnist = partial(_task, "fashion-mnist", "LeNet on Fashion-MNIST", "fashion_mnist")
-fashion_mnist_logistic = partial(
-    _task, "fashion-mnist-logistic", "Logistic regression on Fashion-MNIST", "fashion_mnist"
-)
-cifar10 = partial(_task, "cifar10", "LeNet on CIFAR-10", "cifar10")
-cifar10_cnn = partial(_task, "cifar10-cnn", "CNN on CIFAR-10", "cifar10")
+def _described(batch: Any) -> str:
+    """A batch in words: the shapes of what it holds."""
+    if isinstance(batch, Tensor):
+        return f"{tuple(batch.shape)} of {str(batch.dtype).removeprefix('torch.')}"
+    if isinstance(batch, Mapping):
+        return f"{{{', '.join(f'{name!r}: {_described(part)}' for name, part in batch.items())}}}"
+    if isinstance(batch, tuple | list):
+        return f"({', '.join(_described(part) for part in batch)})"
+    return type(batch).__name__

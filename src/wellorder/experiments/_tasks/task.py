@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from wellorder._arguments import instance_of, real_number, whole_number
+from wellorder._arguments import instance_of, real_number, shown, whole_number
 from wellorder._measure import order_error
 from wellorder._order import Policy, policy_of
 from wellorder._training import Moment
+from wellorder.experiments._known_rows import informed
 from wellorder.experiments._training import Settings, train
 from wellorder.problems._problem import Point, Problem, problem_of, start_of
 from wellorder.report._table import Metric
@@ -32,6 +33,9 @@ LOOK = 256
 """So many gradients go into a fingerprint."""
 
 
+PARTS = ("name", "title", "metrics", "step_size", "epochs", "grid", "check", "train")
+
+
 class Task(Protocol):
     """The seam between `wellorder.experiments.compare` and whatever trains.
 
@@ -40,7 +44,9 @@ class Task(Protocol):
     cumulative ``gradients`` and training ``seconds``. The first metric is the one that verdicts judge. A task
     whose first run in a process would pay for compilation has ``warm_up(policy, seed, settings)`` as well;
     one that may be mistaken for another of its name has a ``fingerprint()``, plain data kept with each run;
-    one that is trained by other means than steps of one unit has a ``method`` that says how, in words.
+    one that is trained by other means than steps of one unit has a ``method`` that says how, in words; one
+    whose ``knows`` holds "labels" and "inputs" can be ordered by them (the policies ``stratified`` and
+    ``features``); one that a command makes has that ``command``, a list of words.
     """
 
     @property
@@ -73,6 +79,16 @@ class Task(Protocol):
         ...
 
 
+def checked_task(task: Any, given: Any) -> Any:
+    """Take a task: an object with all that `wellorder.experiments.Task` names."""
+    if isinstance(task, type) or not all(hasattr(task, part) for part in PARTS):
+        raise ValueError(
+            f"task={shown(given)}: pass the name of a task, or such as NetworkTask(model, data, …) or "
+            "problem_task(problem, …)"
+        )
+    return task
+
+
 @dataclass(frozen=True)
 class ProblemTask:
     """The task of minimising a problem by Algorithm 1, or by Algorithm 2 if the settings have rounds."""
@@ -93,6 +109,12 @@ class ProblemTask:
         instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
         settings.check(n)
         return n
+
+    @property
+    def knows(self) -> tuple[str, ...]:
+        """What is known of all units before training: "labels", "inputs"."""
+        problem = self.problem_of(0)
+        return tuple(what for what, name in (("labels", "y"), ("inputs", "X")) if hasattr(problem, name))
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells this problem from another of its name: kind, size, metrics, and a look at its start."""
@@ -120,6 +142,8 @@ class ProblemTask:
         policy_of(policy)
         instance_of("settings", settings, Settings, "pass a wellorder.experiments.Settings")
         problem, row = self.problem_of(seed), {}
+        known: Any = problem  # whoever asks for these was told by ``knows`` that they are there
+        policy = informed(policy, lambda: (known.X, known.y))
         # One BLAS thread, so that neither clocks nor last bits depend on what else is running.
         with threadpool_limits(1):
             for moment in train(problem, policy, settings, seed):

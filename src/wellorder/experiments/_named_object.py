@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,23 @@ def named_object(text: str, example: str) -> Any:
             known = [word for word in dir(found) if not word.startswith("_")]
             raise ValueError(f"{text!r}: {place} has no {part!r}; {meant(part, known)}")
         found = getattr(found, part)
+    return found
+
+
+def made_object(found: Any, text: str, what: str, is_one: Callable[[Any], bool]) -> Any:
+    """The object itself, or what a function of no arguments makes."""
+    if callable(found) and not is_one(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise ValueError(
+                f"{text}() failed with {type(error).__name__}: {error}; name {what}, or a function of no "
+                "arguments that makes one"
+            ) from error
+    if not is_one(found):
+        raise ValueError(
+            f"{text} is {type(found).__name__}, not {what}; name {what}, or a function that makes one"
+        )
     return found
 
 
