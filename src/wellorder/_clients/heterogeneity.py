@@ -96,7 +96,8 @@ def expectation(measure: float) -> str:
         return "expect ordering to save about a third of the rounds"
     if measure >= SOME:
         return "expect ordering to save about a quarter of the rounds"
-    return "expect ordering to save " + ("little" if measure <= LITTLE else "about a tenth of the rounds")
+    few = "little" if measure <= LITTLE else "less than a quarter of the rounds"
+    return f"expect ordering to save {few}"
 
 
 def _rows(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
