@@ -2,7 +2,8 @@
 
 ``python benchmarks/shards.py run DATA [--device cuda] [--part i/k] --out FILE`` trains a part of the settings
 and appends one JSON line a run; DATA is the folder of the official files. ``… table FILE…`` prints Markdown.
-``… small DATA`` is a form for a CPU (about a minute; Fashion-MNIST). The data lie on the device, and orders
+``… small DATA`` is a form for a CPU (a minute; Fashion-MNIST), and so is ``… text DATA`` (some minutes;
+Shakespeare by role, a small recurrent network). The data lie on the device, and orders
 are made by the library before training: this compares orders, not reading. Scores are taken at the quarters
 of the epochs that are shown.
 """
@@ -50,7 +51,21 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "CNN": lambda data: cnn(*data.shape, data.classes),
     "ResNet": lambda data: ResNet((1, 1, 1), classes=data.classes, first=32),
     "LM": lambda data: LM(data.classes, 64, 4, 2, data.x.shape[1] - 1),
+    "GRU": lambda data: Recurrent(data.classes),
 }
+TEXT = ("LM", "GRU")
+
+
+class Recurrent(nn.Module):
+    """A small network that predicts the next character from all before it."""
+
+    def __init__(self, characters: int, width: int = 64) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(characters, width), nn.Linear(width, characters)
+        self.gru = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.gru(self.embed(x))[0])
 
 
 @dataclass(frozen=True)
@@ -351,7 +366,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     for name, model, optimizer, seed in product(
         options.sets, options.models, options.optimizers, range(options.seeds)
     ):
-        if (name == "shakespeare") != (model == "LM") or (model == "LM") != (optimizer == "AdamW 1e-3"):
+        if (name == "shakespeare") != (model in TEXT) or (model in TEXT) != (optimizer == "AdamW 1e-3"):
             continue
         kinds = [how for how in options.stored if name != "shakespeare" or how in ("by class", "at random")]
         pairs = [("any", METHODS[0]), *product(kinds, METHODS[1:])]
@@ -432,7 +447,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=["run", "small", "table"])
+    parser.add_argument("mode", choices=["run", "small", "text", "table"])
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="the folder of the data; for table, result files"
     )
@@ -463,10 +478,14 @@ def main() -> None:
     options.data = options.paths[0]
     if options.mode == "small":
         options.sets, options.models, options.optimizers = ["fashion_mnist"], ["logistic"], ["SGD .03"]
+    if options.mode == "text":
+        options.sets, options.models, options.optimizers = ["shakespeare"], ["GRU"], ["AdamW 1e-3"]
+        options.methods = ["full shuffle", "shuffle buffer", "ours"]
+    if options.mode in ("small", "text"):
         options.examples, options.shards, options.epochs, options.seeds = 6000, 60, 3, 2
         options.out = str(Path(tempfile.mkdtemp()) / "small.jsonl")
     work(options)
-    if options.mode == "small":
+    if options.mode in ("small", "text"):
         print("\n".join(table([options.out], options.inside)))
 
 

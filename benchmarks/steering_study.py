@@ -2,9 +2,10 @@
 
 ``python benchmarks/steering_study.py SETTING… DATA [--orders …]`` with DATA the folder of the official files.
 Every order trains the same network from the same first weights, through ``ordered(loader, model, policy)``
-and its usual epochs of observation. Told are the training loss at the quarters and at the ends of the last
-five epochs, less RR's of the same seed; the order error by a shuffle's; how long the rows of the epoch's last
-tenth are, by the mean of all (1: no drift); with ``--cost``, microseconds an example (512 numbers a row).
+and its usual epochs of observation. Told are the training loss inside the last five epochs (at their first
+three quarters) and at their ends, less RR's of the same seed; the order error by a shuffle's; how long the
+rows of the epoch's last tenth are, by the mean of all (1: no drift); with ``--cost``, microseconds an example
+(512 numbers a row).
 """
 
 from __future__ import annotations
@@ -197,16 +198,16 @@ def table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         by[row["setting"]][row["order"]][row["seed"]] = row
     for setting, orders in by.items():
-        titles = f"{'quarters':>9}{'less RR':>17}{'ends':>9}{'less RR':>17}{'error':>8}{'end':>8}"
+        titles = f"{'inside':>9}{'less RR':>17}{'ends':>9}{'less RR':>17}{'error':>8}{'end':>8}"
         print(f"\n{setting:22}{titles}")
         for order, runs in orders.items():
-            quarters, ends = ({s: float(np.mean(np.array(r["losses"])[:, at])) for s, r in runs.items()}
-                              for at in (slice(None), 3))  # fmt: skip
-            plain = orders.get("RR", {})
-            line = f"{order:22}"
-            for own, at in ((quarters, slice(None)), (ends, slice(3, None))):
-                base = {s: np.mean(np.array(run["losses"])[:, at]) for s, run in plain.items()}
-                less = [v - base[s] for s, v in own.items() if s in base]
+            line, plain = f"{order:22}", orders.get("RR", {})
+            for at in (slice(3), slice(3, 4)):
+                own, base = (
+                    {seed: float(np.mean(np.array(run["losses"])[:, at])) for seed, run in those.items()}
+                    for those in (runs, plain)
+                )
+                less = [loss - base[seed] for seed, loss in own.items() if seed in base]
                 spread = np.std(less, ddof=1) / len(less) ** 0.5 if len(less) > 1 else 0.0
                 line += f"{np.mean(list(own.values())):9.4f}"
                 line += f"{np.mean(less):+9.4f} ±{spread:.4f}" if less else f"{'–':>17}"

@@ -1,8 +1,8 @@
 """Commands that are killed again and again: at a file-system event, or at a random moment.
 
-``python killed_commands.py FOLDER KILLS [COMMAND]``. The parent imports everything and forks; a child runs the command
-on what the one before it left, and is killed. Prints, for each command, the kills and whether its end was that
-of an undisturbed run. Imports stand in functions, since worker processes import this file again.
+``python killed_commands.py FOLDER KILLS [COMMAND]``. The parent imports everything and forks; a child runs
+the command on what the one before it left, and is killed. Prints, for each command, the kills and whether its
+end was that of an undisturbed run. Imports stand in functions, since worker processes import this file again.
 """
 
 import os
@@ -25,7 +25,7 @@ class Command:
     table: str
     """The file that must be the same in the end, byte for byte."""
     resumes: bool
-    """Whether it goes on with ``--resume``; what does not is begun anew, and shows all of its files or none."""
+    """Whether it goes on with ``--resume``; what does not begins anew, and shows all of its files or none."""
 
     def run(self, folder):
         """Run the command in this process, on what is there."""

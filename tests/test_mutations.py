@@ -102,6 +102,11 @@ MUTATIONS = {
         ],
         ["tests/policies/test_latest_rows.py::test_herding_is_basic_br_repeated_from_a_fresh_shuffle"],
     ),
+    "one candidate in four is not looked at": (
+        "_kernels/steer.py",
+        [("((a, x), (b, y), (c, z), (d, w))", "((a, x), (b, y), (c, z))")],
+        ["tests/policies/test_latest_rows.py::test_steering_is_its_transcription_in_lists"],
+    ),
     "seeds need not agree in sign for a verdict": (
         "report/_verdict.py",
         [
@@ -111,6 +116,69 @@ MUTATIONS = {
             )
         ],
         ["tests/report/test_verdict.py::test_seeds_must_agree_in_sign"],
+    ),
+    "a lone row is kept unseen": (
+        "_kernels/balance.py",
+        [("    if not np.isfinite(square):\n", "    if False:\n")],
+        [
+            "tests/kernels/test_balance.py::test_the_row_that_cannot_be_balanced_is_named_and_nothing_is_kept_of_it"
+        ],
+    ),
+    "GraB's walk is counted by steps": (
+        "policies/_grab.py",
+        [("state.epoch, state.observed, len(steps))", "state.epoch, state.seen, len(steps))")],
+        [
+            "tests/policies/test_policies.py::test_the_walk_draws_for_units_that_are_observed_and_for_no_others"
+        ],
+    ),
+    "PairGraB's walk is counted by steps": (
+        "policies/_pairgrab.py",
+        [("state.epoch, state.observed // 2,", "state.epoch, state.seen // 2,")],
+        [
+            "tests/policies/test_policies.py::test_the_walk_draws_for_units_that_are_observed_and_for_no_others"
+        ],
+    ),
+    "a file is renamed before it is on the disk": (
+        "_saving.py",
+        [("        _flush(beside)\n", "")],
+        ["tests/test_saving.py::test_a_file_and_its_folder_are_flushed_before_anybody_relies_on_them"],
+    ),
+    "a rename is not on the disk": (
+        "_saving.py",
+        [("        _flush(path.parent)\n", "")],
+        ["tests/test_saving.py::test_a_file_and_its_folder_are_flushed_before_anybody_relies_on_them"],
+    ),
+    "nothing is flushed": (
+        "_saving.py",
+        [("        os.fsync(handle)\n", "        pass\n")],
+        ["tests/test_saving.py::test_a_file_and_its_folder_are_flushed_before_anybody_relies_on_them"],
+    ),
+    "an error leaves its half of a file": (
+        "_saving.py",
+        [("        beside.unlink(missing_ok=True)\n", "")],
+        ["tests/test_saving.py::test_the_old_file_stays_until_the_new_one_is_whole"],
+    ),
+    "a killed writer's half of a file stays": (
+        "_saving.py",
+        [("    sweep(path)\n    try:", "    try:")],
+        [
+            "tests/test_saving.py::test_what_a_killed_writer_left_is_swept_by_the_next_reader_and_nothing_else_is"
+        ],
+    ),
+    "a killed run's leftovers stay in its folder": (
+        "experiments/_folder.py",
+        [
+            (
+                'for leftover in [*path.glob(TEMPORARY + "*"), *(path / "cells").glob(TEMPORARY + "*")]:',
+                "for leftover in ():",
+            )
+        ],
+        ["tests/experiments/test_folder.py::test_leftover_folders_of_a_killed_run_are_swept"],
+    ),
+    "a killed run's folders stay beside it": (
+        "experiments/_folder.py",
+        [("                _sweep(entry)\n", "                pass\n")],
+        ["tests/experiments/test_folder.py::test_files_appear_all_at_once_wherever_the_process_is_killed"],
     ),
 }
 

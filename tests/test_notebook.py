@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ def run(**kwargs):
     return wo.sgd(quadratics(1000), wo.PairGraB(), step_size=1e-3, epochs=20, **kwargs)
 
 
+@cache
 def comparison():
     pytest.importorskip("pyarrow")
     from wellorder.experiments import Config, compare, problem_task
@@ -34,6 +36,7 @@ def comparison():
     return compare(problem_task(quadratics(50), step_size=2e-3), config, progress=False)
 
 
+@cache
 def simulation():
     torch = pytest.importorskip("torch")
     from wellorder.federated import ClientData, Config, label_shards, simulate
@@ -44,6 +47,7 @@ def simulation():
     return simulate(torch.nn.Linear(4, 2), data, wo.PairGraB(), Config(0.1, epochs=3, cohort=4))
 
 
+@cache
 def report():
     torch = pytest.importorskip("torch")
     from torch.utils.data import DataLoader, TensorDataset
@@ -153,6 +157,9 @@ def test_an_audit_draws_its_curves_beside_a_shuffle_s():
     assert list(own.get_ydata()) == [0.0, *found.curves[0]]
     assert list(shuffled.get_ydata()) == [0.0, *found.shuffle_curve]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["mine", "a full shuffle"]
+    other = found.plot(axes=axes, label="other")
+    assert [text.get_text() for text in other.get_legend().get_texts()] == ["mine", "a full shuffle", "other"]
+    assert other.lines[2].get_color() != own.get_color()
     assert found.sentence in ET.fromstring(found._repr_html_()).find(".//b").text
 
 

@@ -1,5 +1,6 @@
 """The state file is the old one or the new one, whatever happens, and nothing in it is executed."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -99,6 +100,23 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no"):
         save_state(path, {"x": np.ones(3), "at": 2})
     assert load_state(path)["at"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_full_disk_names_the_cure_and_keeps_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "state"
+    save_state(path, {"at": 1})
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as refused:
+        save_state(path, {"at": 2})
+    assert refused.value.__notes__ == [
+        "the disk is full: free some space and go on; state is as it was before"
+    ]
+    assert load_state(path) == {"at": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
 
 

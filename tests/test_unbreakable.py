@@ -160,7 +160,7 @@ CALLS = {
         "every": 2, "xy": lambda batch: batch, "key": lambda batch: [0, 1, 2, 3], "before_epoch": lambda epoch: None, "most": 10,
         "shuffles": 2, "seed": 0,
     },
-    "wellorder.Audit.plot": lambda: {"self": wellorder.audit([0, 2, 1, 3], labels=[0, 1, 1, 0]), "path": None},
+    "wellorder.Audit.plot": lambda: {"self": wellorder.audit([0, 2, 1, 3], labels=[0, 1, 1, 0]), "axes": None},
     "wellorder.balance": lambda: {"signals": ROWS, "rule": Walk(2.0), "total": np.zeros(3), "seed": 0, "start": 0},
     "wellorder.balanced": lambda: {"rows": ROWS, "policy": Herding(), "seed": 0, "start": 0},
     "wellorder.balanced_stream": lambda: {
@@ -361,6 +361,8 @@ def sharded():
             "size": 8, "seed": 0, "path": None, "threads": 1, "failed": "raise", "progress": False,
         },
         "ordered_shards": lambda: {"survey": found, "seed": 0, "epoch": 1},
+        "expected_error": lambda: {"survey": found, "window": 5},
+        "suggested_window": lambda: {"survey": found, "most": 100},
         "Survey.save": lambda: {"self": found, "path": path},
         "Survey.load": lambda: {"path": path, "row": None, "xy": lambda pair: pair},
         "Survey.check": lambda: {"self": found, "shards": range(4)},

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 Function = Callable[..., Any]
 
@@ -34,10 +34,20 @@ def _compiled(function: Function, **options: Any) -> Function:
     return compiled
 
 
-@intrinsic
-def prefetch(_, array, row, column):  # type: ignore[no-untyped-def]
-    """Ask the processor to fetch ``array[row, column]`` and what lies beside it; changes nothing."""
+def prefetch(array: Any, row: int, column: int) -> None:
+    """Ask the processor to fetch ``array[row, column]`` and what lies beside it; changes nothing.
 
+    Where kernels are not compiled it does not do that either.
+    """
+
+
+@overload(prefetch)
+def _prefetch_where_compiled(array, row, column):  # type: ignore[no-untyped-def] # noqa: ARG001
+    return lambda array, row, column: _prefetch(array, row, column)
+
+
+@intrinsic
+def _prefetch(_, array, row, column):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         kind = signature.args[0]
         place = cgutils.get_item_pointer(

@@ -6,6 +6,7 @@ is an npz of plain arrays, so that ``numpy.load`` can look into it; nothing in i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -46,8 +47,10 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         _flush(beside)
         beside.replace(path)
         _flush(path.parent)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.add_note(f"the disk is full: free some space and go on; {path.name} is as it was before")
         raise
 
 

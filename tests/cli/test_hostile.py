@@ -1,6 +1,7 @@
 """Every option of every command over a list of hostile values: an answer or exit code 2, and nothing left."""
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import wellorder.federated
@@ -19,16 +20,23 @@ SMALL = {
                 "--jobs", "1"],
     "fig1": ["reproduce", "fig1", "--n", "20", "--epochs", "1", "--seeds", "1", "--jobs", "1"],
     "fig2": ["reproduce", "fig2", "--quick", "--rounds", "2", "--clients", "10", "--seeds", "1"],
+    "fig3": ["reproduce", "fig3", "--quick", "--rounds", "2", "--clients", "10", "--seeds", "1"],
+    "cdgrab": ["reproduce", "cdgrab", "--n", "64", "--workers", "2", "--epochs", "1", "--seeds", "1"],
     "bounds": ["bounds", "--fl"],
+    "audit": ["audit", "json:JSONDecoder"],  # something to import that is no loader
 }  # fmt: skip
-OPTIONS = {
-    "compare": ["task", "policy", "epochs", "seeds", "seed", "lr", "baseline", "cohort", "local-steps",
-                "server-step", "jobs", "out"],
-    "fig1": ["out", "seeds", "epochs", "n", "lr", "jobs"],
-    "fig2": ["out", "dataset", "rounds", "seeds", "policy", "lr", "clients", "device", "precision"],
-    "bounds": ["n", "epochs", "dim", "sigma", "gap", "smoothness", "smoothness-2inf", "smoothness-inf",
-               "delta", "theta", "passes", "cohort", "local-steps", "server-step", "plot"],
-}  # fmt: skip
+
+
+def options(command):
+    """Every option of a command that takes a value."""
+    found = typer.main.get_command(app)
+    for word in SMALL[command]:
+        if word not in getattr(found, "commands", {}):
+            break
+        found = found.commands[word]
+    return [
+        given.opts[0] for given in found.params if given.param_type_name == "option" and not given.is_flag
+    ]
 
 
 @pytest.fixture
@@ -40,25 +48,34 @@ def _no_training(monkeypatch):
 
     monkeypatch.setattr("wellorder.experiments._pool.train", stop)
     monkeypatch.setattr("wellorder.experiments._figure_1.run", stop)
+    monkeypatch.setattr("wellorder.experiments._coordination.run", stop)
     monkeypatch.setattr(wellorder.federated, "simulate_many", stop, raising=False)
 
 
 @pytest.mark.usefixtures("_no_training")
-@pytest.mark.parametrize(("command", "option"), [(c, o) for c in SMALL for o in OPTIONS[c]])
+@pytest.mark.parametrize(("command", "option"), [(c, o) for c in SMALL for o in options(c)])
 def test_hostile_values_are_refused_before_anything_is_written(command, option, tmp_path, monkeypatch):
-    if command == "fig2":
+    if command in ("fig2", "fig3"):
         pytest.importorskip("torch")
     for number, value in enumerate(HOSTILE):
         here = tmp_path / str(number)
         here.mkdir()
         monkeypatch.chdir(here)
-        result = CliRunner().invoke(app, [*SMALL[command], f"--{option}", value])
-        said = f"--{option} {value[:80]!r}: {result.output[:2000]}"
+        result = CliRunner().invoke(app, [*SMALL[command], option, value])
+        said = f"{option} {value[:80]!r}: {result.output[:2000]}"
         assert result.exception is None or isinstance(result.exception, SystemExit), said
         assert result.exit_code in (0, 2, 130), said
         if result.exit_code == 2:
             assert result.stderr.strip(), said
             assert not list(here.iterdir()), f"{said} left {[str(p) for p in here.rglob('*')]}"
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_loader_that_is_none_is_refused(value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["audit", "--", value])
+    assert result.exit_code == 2, (value, result.output[:500])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_doubled_parameter_is_refused():

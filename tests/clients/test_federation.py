@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellorder import PairGraB, RandomReshuffling, WithReplacement
+from wellorder import BalancedCohorts, PairGraB, RandomReshuffling, WithReplacement
 from wellorder._clients.federation import Federation, natural
 from wellorder._clients.tolerance import Tolerance
 
@@ -49,6 +49,16 @@ def test_rounds_by_hand_visit_everybody_once_an_epoch():
         figures, _ = one_round(federation, ["a", "b", "c", "d", "e", "f"])
         seen.setdefault(figures["epoch"], []).extend(figures["cohort"])
     assert [sorted(order) for order in seen.values()] == [list(range(6))] * 2
+
+
+def test_a_policy_that_keeps_every_clients_signal_is_shown_sketches():
+    names = ["a", "b", "c", "d"]
+    ours, pairs = federation_of(2, BalancedCohorts(2)), federation_of(2)
+    for _ in range(4):
+        one_round(ours, names)
+        one_round(pairs, names)
+    assert ours.queue.state.rows.shape == (4, 1024)
+    assert pairs.sketch is None
 
 
 def test_a_model_without_floats_is_refused():

@@ -86,7 +86,7 @@ def splitmix(seed, epoch):
 
 
 @pytest.mark.parametrize(
-    ("n", "window", "candidates"), [(1, 4, 2), (7, 3, 2), (50, 8, 4), (50, 500, 4), (60, 1, 3)]
+    ("n", "window", "candidates"), [(1, 4, 2), (7, 3, 2), (50, 8, 4), (50, 500, 7), (60, 1, 3)]
 )
 def test_steering_is_its_transcription_in_lists(n, window, candidates):
     rows = np.random.default_rng(n).integers(-4, 5, size=(n, 3)).astype(np.float32)

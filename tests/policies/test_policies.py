@@ -152,3 +152,17 @@ def test_the_deterministic_rule_is_the_comparison_of_norms():
         s, z = draw.standard_normal((2, 4))
         nearer = np.linalg.norm(s + z) < np.linalg.norm(s - z)
         assert balance(z[None], Deterministic(), total=s).signs[0] == (1 if nearer else -1)
+
+
+@pytest.mark.parametrize("policy", [GraB(Walk(40.0)), PairGraB(Walk(40.0))], ids=str)
+def test_the_walk_draws_for_units_that_are_observed_and_for_no_others(policy):
+    """So blocks do not matter where units are passed over either: draws are counted by observations."""
+    rows = rows_of(24) - 2.0
+    for seed in range(8):
+        first = policy.init(24, seed=seed)
+        seen = [unit for step, unit in enumerate(first.order) if step % 4]
+        whole = policy.observe(first, seen, rows[seen])
+        parts = policy.init(24, seed=seed)
+        for at in range(0, len(seen), 6):
+            parts = policy.observe(parts, seen[at : at + 6], rows[seen[at : at + 6]])
+        assert policy.advance(parts).order.tolist() == policy.advance(whole).order.tolist()

@@ -20,6 +20,9 @@ from wellorder import order_error  # noqa: E402
 from wellorder.shards import ShardError, Survey, survey  # noqa: E402
 from wellorder.torch import ShardedDataset  # noqa: E402
 
+# Tiny windows make more of the settings that can go wrong; that they order badly is not at issue.
+pytestmark = pytest.mark.filterwarnings("ignore:window=.* is too small for shards:UserWarning")
+
 
 class Made:
     """Shards in memory: example i is (its number, its label); some cannot be read beyond a place."""

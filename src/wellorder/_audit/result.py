@@ -13,7 +13,7 @@ from wellorder._notebook import axes_for, html_table, literal
 if TYPE_CHECKING:
     from wellorder._notebook import Axes
 
-OWN, SHUFFLED = "#0072B2", "#767676"
+SHUFFLE = "a full shuffle"
 Curve = tuple[float, ...]
 
 
@@ -115,12 +115,11 @@ class Audit:
         """Draw how far each epoch's sum strays, beside a full shuffle's; on axes of yours or on new ones."""
         instance_of("label", label, str, "pass a line of text")
         drawn = axes_for(axes, "Audit.plot")
-        for at, curve in enumerate(self.curves):
-            words = literal(label) if not at else "_another epoch"  # which the legend leaves out
-            drawn.plot(*_from_zero(curve), color=OWN, alpha=0.8, label=words)
-        drawn.plot(
-            *_from_zero(self.shuffle_curve), color=SHUFFLED, linestyle="dashed", label="a full shuffle"
-        )
+        (first,) = drawn.plot(*_from_zero(self.curves[0]), label=literal(label))
+        for curve in self.curves[1:]:
+            drawn.plot(*_from_zero(curve), color=first.get_color(), alpha=0.6)
+        if SHUFFLE not in drawn.get_legend_handles_labels()[1]:
+            drawn.plot(*_from_zero(self.shuffle_curve), color="#767676", linestyle="dashed", label=SHUFFLE)
         drawn.set(xlabel="part of the epoch", ylabel="how far the sum strays\n(a shuffle's most = 1)")
         drawn.set_ylim(bottom=0)
         drawn.legend()

@@ -16,7 +16,7 @@ from wellorder._clients.tolerance import Tolerance
 from wellorder._clients.updates import Arrays, Signal, UnfitError, directions
 from wellorder._kernels.sketch import FlatSketch
 from wellorder._measure import strayed
-from wellorder._order import Policy, permutes, rng
+from wellorder._order import Keeps, Policy, keeps_of, permutes, rng
 
 Signals = Literal["auto", "exact", "sketch"]
 EXACT_UP_TO = 2**20
@@ -170,7 +170,8 @@ class Federation:
             raise ValueError(
                 "arrays: the model has no floating-point arrays that clients train: updates have no direction"
             )
-        sketched = self.signals == "sketch" or (self.signals == "auto" and dim > EXACT_UP_TO)
+        most = SKETCH_WIDTH if keeps_of(self.queue.policy) is Keeps.ROWS else EXACT_UP_TO
+        sketched = self.signals == "sketch" or (self.signals == "auto" and dim > most)
         if sketched and (self.sketch is None or len(self.sketch.signs) != dim):
             self.sketch = FlatSketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
         return Signal.relative_to(self.model, names, sketch=self.sketch, cap=self.tolerance.norm_cap)

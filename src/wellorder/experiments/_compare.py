@@ -28,7 +28,7 @@ from wellorder.experiments._progress import LiveWatch, displayed
 from wellorder.experiments._tasks import Task
 from wellorder.experiments._tuning import Search, two_stage
 from wellorder.report._style import AXES
-from wellorder.report._table import Table, curves, joined, table_of
+from wellorder.report._table import Table, curves, joined, table_of, times
 from wellorder.report._table import number as in_digits
 from wellorder.report._verdict import Verdict, final_values, headline, verdicts
 
@@ -104,13 +104,13 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         metrics = self.plan.task.metrics
-        judged = {v.policy: (v.conclusion.value, v.answers) for v in self.verdicts}
+        judged = {v.policy: [times(v.epochs), times(v.seconds), v.conclusion.value] for v in self.verdicts}
         rows = []
         for policy in self.plan.policies:
             ends = [np.median(final_values(curves(self.table, policy, m.column))) for m in metrics]
             shown_ends = [in_digits(float(end), m) for end, m in zip(ends, metrics, strict=True)]
-            rows.append([policy, *shown_ends, *judged.get(policy, ("baseline", ""))])
-        heads = ["policy", *(m.label for m in metrics), "worth it?", f"against {self.plan.baseline}"]
+            rows.append([policy, *shown_ends, *judged.get(policy, ["× 1.00", "× 1.00", "baseline"])])
+        heads = ["policy", *(m.label for m in metrics), "epochs to match", "time to match", "worth it?"]
         return html_table(heads, rows, title=repr(self))
 
 

@@ -105,6 +105,7 @@ class _Seeds:
     """What a worker process is told: the job's seed says which."""
 
     config: QuadraticsFigure
+    name: str = "fig1"
 
     def train(self, _: Policy[Any], seed: int, __: Settings) -> Iterator[dict[str, Any]]:
         yield from run_seed(self.config, seed).to_pylist()

@@ -68,7 +68,8 @@ class OrderedStrategy(Strategy):
         ``"query"`` asks each ClientApp for its name or partition-id; ``"key"`` uses the node's public key,
         which is stable where SuperNodes are started with keys of their own.
     signals
-        ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters.
+        ``"exact"``, ``"sketch"`` (1,024 numbers), or ``"auto"``: exact up to about a million parameters,
+        and a sketch where the policy keeps every client's signal.
     state
         A file that is rewritten after each round, whole; if it exists, `start` goes on from it. It holds
         what the inner strategy has learnt as well, if that is arrays or plain values. Beside it are the

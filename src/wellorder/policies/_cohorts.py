@@ -28,10 +28,9 @@ class BalancedCohorts:
     For rounds of S clients who train side by side only the sums of rounds matter, not who is first in one.
     So the cohorts of a fresh shuffle exchange members, at random, wherever that lessens
     :math:`\sum_r \|\sum_{c \in r} (z_c - \bar z)\|^2`; then the cohorts' sums are put in order as by
-    `Herding`. A row is a running mean of a client's updates, since one alone is half noise. It leads
-    `PairGraB` and `Herding` in the first hundreds of rounds, and does not fall behind them later. Without
-    rows the orders are those of `RandomReshuffling`; a client without a row keeps its random place. Costs
-    n·k·4 bytes for rows of k numbers, and O(n·k) time an epoch.
+    `Herding`. A row is a running mean of a client's updates, since one alone is half noise. Without rows the
+    orders are those of `RandomReshuffling`; a client without a row keeps its random place. Costs n·k·4 bytes
+    for rows of k numbers, and O(n·k) time an epoch.
 
     Parameters
     ----------
@@ -80,9 +79,7 @@ class BalancedCohorts:
         filled = fill_in(order, state.known, part)
         return replace(state, epoch=epoch, order=filled, seen=0, observed=0)
 
-    def _arranged(
-        self, state: LatestRows, epoch: int, part: Order, mean: npt.NDArray[np.float64]
-    ) -> Order:
+    def _arranged(self, state: LatestRows, epoch: int, part: Order, mean: npt.NDArray[np.float64]) -> Order:
         """The units of ``part``, in cohorts that are balanced and herded; a short last one stays the last."""
         count, size = len(part) // self.cohort, self.cohort
         members = part[: count * size].reshape(count, size).copy()

@@ -68,9 +68,7 @@ class Herding:
         part, mean = known_part(state, order)
         part, clipped = herded(state.rows, part, mean, self.rule, self.passes, (state.seed, epoch))
         filled = fill_in(order, state.known, part)
-        return replace(
-            state, epoch=epoch, order=filled, seen=0, observed=0, clipped=state.clipped + clipped
-        )
+        return replace(state, epoch=epoch, order=filled, seen=0, observed=0, clipped=state.clipped + clipped)
 
 
 def herded(

@@ -19,7 +19,7 @@ import numpy as np
 
 from wellorder._arguments import instance_of
 from wellorder.report._style import AXES, Look, bands_of, looks_of, shown_range
-from wellorder.report._table import Metric, Table, curves, number, policies_of
+from wellorder.report._table import Metric, Table, curves, number, policies_of, times
 from wellorder.report._verdict import Conclusion, Verdict, final_values
 
 DASHES = {"solid": "", "dashed": "7 4", "dotted": "2 3"}
@@ -90,7 +90,7 @@ def _results(page: Page) -> str:
             cells.append(f"<span>{number(float(np.median(ends)), metric)}{spread}</span>")
         verdict = judged.get(policy)
         ratios = (1.0, 1.0) if verdict is None else (verdict.epochs, verdict.seconds)
-        cells += ["–" if np.isnan(ratio) else f"× {ratio:.2f}" for ratio in ratios]
+        cells += map(times, ratios)
         labelled = zip(heads, cells, strict=True)
         rows.append("<tr>" + "".join(f'<td data-label="{escape(h)}">{c}</td>' for h, c in labelled) + "</tr>")
     head = "".join(f"<th>{escape(text)}</th>" for text in heads)

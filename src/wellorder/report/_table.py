@@ -62,6 +62,15 @@ def number(value: float, metric: Metric) -> str:
     return f"{100 * value:.2f} %" if metric.percent else f"{value:.3g}"
 
 
+def times(ratio: float) -> str:
+    """A multiple of the baseline's, as tables show it.
+
+    >>> times(0.524), times(float("nan"))
+    ('× 0.52', '–')
+    """
+    return "–" if np.isnan(ratio) else f"× {ratio:.2f}"
+
+
 def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Make a table of rows with equal keys: policy is text, counts are int64, all else is float64.
 

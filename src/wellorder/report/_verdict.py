@@ -47,7 +47,7 @@ class Conclusion(Enum):
     """What a person would conclude."""
 
     WORTH = "worth it"
-    TRADE = "only if time does not matter"
+    TRADE = "a gain that costs time"
     COSTLY = "not worth its time"
     EVEN = "no clear gain"
     WORSE = "worse"
@@ -271,7 +271,7 @@ def _conclusion(v: Verdict) -> Conclusion:
     dear = Kind.WORSE in (time, v.whole_time)
     if time is Kind.BETTER or (end is Kind.BETTER and not dear):
         return Conclusion.WORTH
-    if dear and v.test is Kind.BETTER:
+    if v.test is Kind.BETTER or (end is Kind.BETTER and time is not Kind.WORSE):
         return Conclusion.TRADE
     if time is Kind.WORSE:
         return Conclusion.COSTLY if _gains(v) else Conclusion.WORSE

@@ -152,6 +152,11 @@ class FeatureRows:
         """Whether there are too many labels for each to have a place of its own."""
         return len(self.labels) > self.size
 
+    @property
+    def mean_square(self) -> float:
+        """The mean squared length of a row: a mark counts 1, and so does each number of the sketch."""
+        return 1.0 if self.shared else float(np.count_nonzero(self.scale) + bool(self.labels))
+
     def __call__(self, example: Any) -> Floats:
         return np.asarray(self.many([example])[0])
 

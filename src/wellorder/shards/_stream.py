@@ -106,8 +106,7 @@ class ShardStream:
             block: list[Any] = []
             error = None
             try:
-                for example in itertools.islice(examples, wanted):
-                    block.append(example)  # noqa: PERF402 (an error leaves what was read before it)
+                block.extend(itertools.islice(examples, wanted))  # an error leaves what was read before it
             except ShardError as told:
                 error = told
             if block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -33,7 +34,7 @@ from wellorder.shards._features import (
 )
 from wellorder.shards._reading import Read, ShardError, checked_failed, listed, marks_of, name_of, reading
 
-KIND = "wellorder survey 1"
+KIND = "wellorder survey 2"
 EMPTY = "every shard is empty, by sizes or by what read(shard) yields: pass shards with examples"
 ROOM = 1 << 24
 """Numbers in all shards' rows together, above which rows are made shorter: 64 MiB."""
@@ -67,6 +68,8 @@ class Survey:
     """Shards that could not be read, and were skipped."""
     row: Row | None = field(default=None, repr=False)
     settings: str = ""
+    spread: float = math.nan
+    """The mean squared distance of an example's row from ``mean``; NaN if nobody counted."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -259,6 +262,7 @@ class _Work:
                 raise ValueError(EMPTY)
             maker = settle(parts, weights, self.sketch, self.numbers, self.xy)
             row, rows = maker, np.stack([maker.mean_row(part) for part in parts])
+            square = maker.mean_square
             if not maker.labels:
                 warnings.warn(WITHOUT_LABELS.replace("y=False", "row="), UserWarning, stacklevel=3)
         else:
@@ -267,11 +271,12 @@ class _Work:
             for at, part in enumerate(parts):
                 if len(part.sums):
                     rows[at] = part.sums[0, 1:]
+            square = float(weights @ [part.squares[0] for part in parts] / weights.sum())
         mean = weights @ rows.astype(np.float64) / weights.sum()
         names = tuple(self.failed[at] for at in sorted(self.failed))
-        return Survey(
-            frozen(rows), frozen(sizes), frozen(mean), frozen(blank.marks), names, row, self.settings
-        )
+        spread = max(0.0, square - float(mean @ mean))
+        arrays = frozen(rows), frozen(sizes), frozen(mean), frozen(blank.marks)
+        return Survey(*arrays, names, row, self.settings, spread)
 
     def save(self, path: Any) -> None:
         """Write down what is known so far."""
@@ -333,15 +338,16 @@ class _Work:
 
     def _rows(self, examples: Iterator[Any]) -> ShardSums:
         total: Any = None
-        count = 0
+        count, squares = 0, 0.0
         while block := list(itertools.islice(examples, AT_ONCE)):
             rows = rows_by(self.row or pair, block)
             total = rows.sum(axis=0, dtype=np.float64) + (0 if total is None else total)
+            squares += float(np.square(rows, dtype=np.float64).sum())
             count += len(block)
         if total is None:
-            return ShardSums([], np.zeros((0, 1), np.float32), np.zeros(0, np.float32))
+            return ShardSums([], np.zeros((0, 1), np.float32), np.zeros(1, np.float32))
         sums = np.concatenate([[1.0], total / count])[None].astype(np.float32)
-        return ShardSums([""], sums, np.zeros(0, np.float32))
+        return ShardSums([""], sums, np.array([squares / count], np.float32))
 
     def _outcome(self, look: Callable[[], Look], at: int, failed: str) -> Look:
         try:
@@ -352,7 +358,8 @@ class _Work:
             warnings.warn(f"skipped {error}", UserWarning, stacklevel=5)
             self.failed[at] = str(error)
             width = 0 if self.sketch is None else min(self._width, self.sketch.width)
-            return ShardSums([], np.zeros((0, 1 + width), "f4"), np.zeros(width, "f4")), 0
+            squares = np.zeros(1 if self.row is not None else width, np.float32)
+            return ShardSums([], np.zeros((0, 1 + width), np.float32), squares), 0
 
     def _keep(self, at: int, outcome: Look) -> None:
         """Keep what a shard left, no more numbers of it than all labels met so far leave room for."""
@@ -449,6 +456,7 @@ def _told_sizes(sizes: Any, shards: list[Any]) -> npt.NDArray[np.int64] | None:
 
 def _plain(found: Survey) -> dict[str, Any]:
     state: dict[str, Any] = {"settings": found.settings, "failed": list(found.failed)}
+    state["spread"] = found.spread
     state |= {"rows": found.rows, "sizes": found.sizes, "mean": found.mean, "marks": found.marks}
     if isinstance(found.row, FeatureRows):
         maker = found.row
@@ -467,7 +475,9 @@ def _from_plain(state: Mapping[str, Any], row: Row | None, xy: Callable[[Any], t
         labels = tuple(told["labels"])
         row = FeatureRows(sketch, labels, told["center"], told["scale"], int(told["size"]), xy)
     rows, sizes, mean, marks = (frozen(np.array(state[name])) for name in ("rows", "sizes", "mean", "marks"))
-    return Survey(rows, sizes, mean, marks, tuple(state["failed"]), row, str(state["settings"]))
+    return Survey(
+        rows, sizes, mean, marks, tuple(state["failed"]), row, str(state["settings"]), state["spread"]
+    )
 
 
 def _loaded(path: str | os.PathLike[str]) -> dict[str, Any]:

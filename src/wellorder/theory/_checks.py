@@ -108,6 +108,10 @@ def check_assumption(run: Run, method: str | Constants | None = None, *, delta: 
                 f"method={shown(method)}: the constants of a network are not known; pass constants(…) with "
                 "your own guess of ς, and the run's n, cohort, local_steps and server_step"
             )
+        if hasattr(recorded, "config"):  # a simulation; what a loader reports has no rounds
+            settings = recorded.config
+            shape = (settings.cohort, settings.local_steps, settings.server_step)
+            _same_shape(method, (recorded.orders.shape[1], *shape))
         return check_order_errors(recorded.order_error, method)
     known, found, reasons = _held_against(run, method, delta)
     if any(known.A) or any(known.B):
@@ -237,7 +241,8 @@ def _held_against(
             covering = _covering(run, True, asked=False)
         facts |= _own_numbers(run, row) if row.name == covering else {}
     if isinstance(method, Constants):
-        known = _checked(run, method)
+        _same_shape(method, (run.problem.n, run.cohort, run.local_steps, run.server_step))
+        known = method
         reasons += _claimed(known, row, Setting(run.problem.n, **facts), gap=gap)
     else:
         known = constants(given or covering, run.problem.n, **facts)
@@ -304,9 +309,9 @@ def _unwalked(run: Run, row: Method, s: Setting) -> list[str]:
     ]
 
 
-def _checked(run: Run, known: Constants) -> Constants:
-    """Constants for this run's shape; refuses those of another N, cohort or kind."""
-    s, mine = known.setting, (run.problem.n, run.cohort, run.local_steps, run.server_step)
+def _same_shape(known: Constants, mine: tuple[int, int, int, float]) -> None:
+    """Refuse constants of another N, cohort, number of local steps or amplification than the run's."""
+    s = known.setting
     theirs = (s.n, s.cohort, s.local_steps, s.server_step)
     if theirs != mine:
         names = ("n", "cohort", "local_steps", "server_step")
@@ -314,7 +319,6 @@ def _checked(run: Run, known: Constants) -> Constants:
             f"{k}={a:g} (the run: {b:g})" for k, a, b in zip(names, theirs, mine, strict=True) if a != b
         )
         raise ValueError(f"method={known.method!r} with {other}: make the constants for this run's shape")
-    return known
 
 
 def _claimed(known: Constants, row: Method | None, facts: Setting, *, gap: bool) -> list[str]:

@@ -18,6 +18,7 @@ from wellorder.shards._order import dealt
 from wellorder.shards._reading import checked_failed, listed
 from wellorder.shards._shares import REMAINDERS, lengths, shares
 from wellorder.shards._stream import ShardStream
+from wellorder.shards._window import chosen_window
 
 MOST_WORKERS = 1024
 NEXT, LOADED, BEGUN = 0, 1, 2
@@ -53,8 +54,12 @@ class ShardedDataset(IterableDataset[Any]):
         The survey's row function, if it is not in the survey (one of your own, after `Survey.load`).
     steer_by
         Another survey, whose rows steer in the window, if those of ``survey`` are dear (a `probe`'s).
-    window, candidates
-        How many examples wait in each worker to be chosen from, and how many are looked at for a choice.
+    window
+        How many examples wait in each worker to be chosen from: by default 1,024, or as many more as the
+        survey says are needed to see the mix, up to 8,192 (`wellorder.shards.suggested_window`). One that is
+        too small is warned of.
+    candidates
+        How many of them are looked at for a choice.
     seed
         Decides every random choice.
     batch_size
@@ -90,7 +95,7 @@ class ShardedDataset(IterableDataset[Any]):
         survey: Survey,
         row: Callable[[Any], Any] | None = None,
         steer_by: Survey | None = None,
-        window: int = 1024,
+        window: int | None = None,
         candidates: int = 16,
         seed: int = 0,
         batch_size: int = 1,
@@ -115,7 +120,7 @@ class ShardedDataset(IterableDataset[Any]):
                 "saved; pass it, here or to Survey.load"
             )
         one_of("remainder", remainder, REMAINDERS)
-        self.window = whole_number("window", window, least=1)
+        self.window = chosen_window(survey, window)
         self.candidates = whole_number("candidates", candidates, least=1)
         self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.seed, self.failed, self.remainder = seed_of(seed), checked_failed(failed), remainder

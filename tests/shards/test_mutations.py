@@ -1,0 +1,134 @@
+"""Mistakes that surveys, shard streams and audits are prone to, planted one by one: the tests must fail."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location(
+    "mutations", Path(__file__).parent.parent / "test_mutations.py"
+)
+mutations = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(mutations)
+
+SURVEY, ORDER, WINDOW = (f"tests/shards/test_{name}.py" for name in ("survey", "order", "window"))
+SHARDED, AUDIT = "tests/torch/test_sharded.py", "tests/audit/test_audit.py"
+
+MUTATIONS = {
+    "small shards count like large ones": (
+        "shards/_order.py",
+        [(" * weights[:, None].astype(np.float32)", "")],
+        f"{ORDER}::test_the_next_shard_is_the_one_that_turns_the_sum_back",
+    ),
+    "the next shard is the one that keeps the sum shortest": (
+        "shards/_order.py",
+        [("        along *= scales[left[at]]\n", "        along += np.float32(0.5) * np.dot(row, row)\n")],
+        f"{ORDER}::test_the_next_shard_is_the_one_that_turns_the_sum_back",
+    ),
+    "every epoch has the same order of shards": (
+        "shards/_order.py",
+        [('whole_number("epoch", epoch, least=0), "shards")', '0, "shards")')],
+        f"{ORDER}::test_orders_are_fresh_and_functions_of_seed_and_epoch",
+    ),
+    "what is cut off one share is lost": (
+        "shards/_shares.py",
+        [("                over.append(rest)\n", "                pass\n")],
+        f"{ORDER}::test_shares_cover_every_example_once",
+    ),
+    "the mean of all is the mean of the shards": (
+        "shards/_survey.py",
+        [("weights @ rows.astype(np.float64) / weights.sum()", "rows.mean(axis=0, dtype=np.float64)")],
+        f"{SURVEY}::test_shard_means_are_the_means_of_the_rows_that_the_survey_makes",
+    ),
+    "rows of a stream are not centred as the survey's are": (
+        "shards/_features.py",
+        [("(sides[i, j] - center[j]) * scale[j]", "sides[i, j] * scale[j]")],
+        f"{SURVEY}::test_shard_means_are_the_means_of_the_rows_that_the_survey_makes",
+    ),
+    "a list of other shards passes for the one surveyed": (
+        "shards/_survey.py",
+        [("if len(ours) == len(marks) and (ours == marks).all():", "if len(ours) == len(marks):")],
+        f"{SURVEY}::test_other_shards_or_settings_than_those_of_the_file_are_named",
+    ),
+    "an interrupted survey forgets the labels that it met": (
+        "shards/_survey.py",
+        [("            self._labels.update(labels)\n        self.sizes", "        self.sizes")],
+        f"{SURVEY}::test_an_interrupted_survey_goes_on_and_says_the_same",
+    ),
+    "the spread of rows is that of their lengths": (
+        "shards/_survey.py",
+        [("max(0.0, square - float(mean @ mean))", "square")],
+        f"{WINDOW}::test_the_spread_is_the_rows_variance",
+    ),
+    "a state forgets what has left the window": (
+        "shards/_stream.py",
+        [("np.array(self._leaving[::-1], np.int64)", "np.zeros(0, np.int64)")],
+        f"{SHARDED}::test_each_example_once_in_any_setting_stopped_and_resumed_anywhere",
+    ),
+    "a state forgets the window's sum": (
+        "shards/_stream.py",
+        [("        window.carry_on(total, draws)\n", "        window.carry_on(0 * total, draws)\n")],
+        f"{SHARDED}::test_each_example_once_in_any_setting_stopped_and_resumed_anywhere",
+    ),
+    "what was read before an error is lost": (
+        "shards/_stream.py",
+        [
+            (
+                "            if block:\n                yield (at",
+                "            if block and not error:\n                yield (at",
+            )
+        ],
+        f"{SHARDED}::test_a_shard_that_fails_is_named_and_nothing_else_is_lost",
+    ),
+    "a shard that lost examples goes unnoticed": (
+        "shards/_stream.py",
+        [("        if here < stop:\n", "        if False:\n")],
+        f"{SHARDED}::test_a_shard_that_changed_since_the_survey_is_named",
+    ),
+    "epochs do not count themselves": (
+        "torch/_sharded.py",
+        [("self._shared[NEXT, worker] = epoch + 1", "self._shared[NEXT, worker] = epoch")],
+        f"{SHARDED}::test_epochs_count_themselves_and_set_epoch_repeats_one",
+    ),
+    "an audit compares with shuffles of other batches": (
+        "_audit/judging.py",
+        [
+            (
+                "errors = np.array([strayed(sums, counts) for",
+                "errors = np.array([strayed(sums, counts / 2) for",
+            )
+        ],
+        f"{AUDIT}::test_the_ratio_of_an_order_is_that_of_order_errors",
+    ),
+    "an audit calls two epochs the same by their examples alone": (
+        "_audit/audit.py",
+        [("np.array_equal(marks[0], other)", "np.array_equal(np.sort(marks[0]), np.sort(other))")],
+        f"{AUDIT}::test_a_fresh_shuffle_of_every_epoch_is_told_as_one_with_nothing_to_find",
+    ),
+    "an audit splits off the shards' means weighed by shards": (
+        "_audit/judging.py",
+        [("(sums / counts[:, None])[places]", "(sums / counts.mean())[places]")],
+        f"{AUDIT}::test_shards_split_the_error_in_two",
+    ),
+    "an audit moves the global random states": (
+        "_audit/watching.py",
+        [("        random.setstate(python)\n", "        pass\n")],
+        f"{AUDIT}::test_global_random_states_are_put_back",
+    ),
+}
+
+
+def test_every_mistake_can_still_be_planted():
+    mutations.check_up_to_date(MUTATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", mutations.some(MUTATIONS))
+def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
+    file, edits, test = MUTATIONS[mistake]
+    mutations.check_noticed(tmp_path, mistake, file, edits, [test])
+
+
+@pytest.mark.slow
+def test_without_a_mistake_the_same_tests_pass(tmp_path):
+    mutations.check_passing(tmp_path, {test for _, _, test in MUTATIONS.values()})
