@@ -119,7 +119,7 @@ assert sorted(ids) == list(range(survey.sizes.sum()))
 """What must be so after its last."""
 
 # pytest's --doctest-glob would take a block's closing fence for expected output; so blocks are cut out here.
-BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(?P<language>\w*)[^\n`]*\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->\n\Z")
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -256,6 +256,12 @@ def test_every_anchor_that_a_page_outside_the_site_links_to_is_a_heading(page):
         headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
         slugs = [re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", h).strip().lower()) for h in headings]
         assert anchor in slugs, f"{path}#{anchor}"
+
+
+def test_the_gallery_has_every_example():
+    shown = re.findall(r"^\| `examples/([\w.]+)/?` \|", (DOCS / "examples.md").read_text(), re.MULTILINE)
+    there = [path.name for path in (ROOT / "examples").iterdir() if path.name[0] not in "._"]
+    assert sorted(shown) == sorted(there)
 
 
 def plain_number(text: str) -> str:
