@@ -3,7 +3,8 @@
 ``python benchmarks/shards.py run DATA [--device cuda] [--part i/k] --out FILE`` trains a part of the settings
 and appends one JSON line a run; DATA is the folder of the official files. ``… table FILE…`` prints Markdown.
 ``… small DATA`` is a form for a CPU (a minute; Fashion-MNIST), and so is ``… text DATA`` (some minutes;
-Shakespeare by role, a small recurrent network). The data lie on the device, and orders
+Shakespeare by role, a small recurrent network). ``… windows DATA`` compares the order error that a survey
+foretells with that of the examples, without training. The data lie on the device, and orders
 are made by the library before training: this compares orders, not reading. Scores are taken at the quarters
 of the epochs that are shown.
 """
@@ -35,7 +36,7 @@ from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder._measure import error_vs_shuffle
 from wellorder.federated import dirichlet, iid, label_shards
 from wellorder.federated import shakespeare as roles
-from wellorder.shards import Survey, ordered_shards, survey
+from wellorder.shards import Survey, expected_error, ordered_shards, suggested_window, survey
 
 EPOCHS = (1, 2, 3, 5, 10)
 METHODS = ("full shuffle", "shuffle buffer", "CorgiPile", "ours", "ours, no survey")
@@ -443,11 +444,23 @@ def table(paths: list[str], inside: bool) -> Iterator[str]:
     yield "\n".join(misses) if misses else "- nowhere"
 
 
+def windows(options: argparse.Namespace) -> Iterator[str]:
+    """Markdown: the order error that a survey foretells of a window, and that of the examples themselves."""
+    yield "| data | stored | window | order error, foretold | measured |\n|---|---|---|---|---|"
+    for name, how in product([n for n in options.sets if n != "shakespeare"], options.stored):
+        store = store_of(name, how, 0, options)
+        for window in sorted({options.window, suggested_window(store.survey)}):
+            order = order_of("ours", store, window, 0, 0)
+            foretold = expected_error(store.survey, window)
+            measured = error_vs_shuffle(store.rows, order, every=options.batch)
+            yield f"| {name} | {how} | {window:,} | {foretold:.2f} | {measured:.2f} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=["run", "small", "text", "table"])
+    parser.add_argument("mode", choices=["run", "small", "text", "table", "windows"])
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="the folder of the data; for table, result files"
     )
@@ -476,13 +489,18 @@ def main() -> None:
         print("\n".join(table(options.paths, options.inside)))
         return
     options.data = options.paths[0]
+    if options.mode == "windows":
+        print("\n".join(windows(options)))
+        return
     if options.mode == "small":
         options.sets, options.models, options.optimizers = ["fashion_mnist"], ["logistic"], ["SGD .03"]
+        options.examples, options.shards, options.epochs, options.seeds = 6000, 60, 3, 2
     if options.mode == "text":
         options.sets, options.models, options.optimizers = ["shakespeare"], ["GRU"], ["AdamW 1e-3"]
         options.methods = ["full shuffle", "shuffle buffer", "ours"]
+        options.examples, options.shards, options.epochs, options.seeds = 4000, 40, 2, 2
+        options.window = 500
     if options.mode in ("small", "text"):
-        options.examples, options.shards, options.epochs, options.seeds = 6000, 60, 3, 2
         options.out = str(Path(tempfile.mkdtemp()) / "small.jsonl")
     work(options)
     if options.mode in ("small", "text"):

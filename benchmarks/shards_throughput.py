@@ -1,9 +1,10 @@
 """Examples a second from tar and parquet files, ours against a shuffle buffer of 1,000, and the memory.
 
-Run as ``python -m benchmarks shards_throughput``. Speed: one process reads the files tenth by tenth, each
-tenth in every way before the next, so that whatever else the machine does falls on all alike; medians of
-processor time. Memory: a process for each way, which reads everything. WebDataset reads no parquet; there the
-shuffle stage behind our reader is the rival, and, on a few tenths, what else people iterate with.
+Run as ``python -m benchmarks.shards_throughput [TENTHS]``. Speed: one process reads the files tenth by
+tenth, each tenth in every way before the next, so that whatever else the machine does falls on all alike;
+medians of processor time. Memory: a process for each way, which reads everything. WebDataset reads no
+parquet: there the shuffle stage behind our reader is the rival, and, on a few tenths, what else people
+iterate with.
 """
 
 from __future__ import annotations
@@ -121,12 +122,12 @@ def pylist(file: str) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def speed(kind: str, folder: Path) -> dict[str, list[float]]:
+def speed(kind: str, folder: Path, parts: int) -> dict[str, list[float]]:
     """Microseconds of the processor an example: for every way, one number a tenth."""
     found: dict[str, list[float]] = {way: [] for way in WAYS[kind]}
     for way in WAYS[kind]:  # compile, import
         next(iter(stream_of(kind, way, folder, 0)))
-    for part in range(PARTS):
+    for part in range(parts):
         for way in WAYS[kind]:
             if part >= FEW and way in SLOW:
                 continue
@@ -161,13 +162,14 @@ def asked(words: list[str]) -> Any:
 
 def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "--speed":
-        print(json.dumps(speed(sys.argv[2], Path(sys.argv[3]))))
+        print(json.dumps(speed(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))))
         return
     if len(sys.argv) > 2 and sys.argv[1] == "--memory":
         print(json.dumps(memory(*sys.argv[2:4], Path(sys.argv[4]))))
         return
     from wellorder.shards import row_groups, survey
 
+    parts = int(sys.argv[-1]) if sys.argv[-1].isdigit() else PARTS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder)
@@ -179,7 +181,7 @@ def main() -> None:
         survey(groups, read, xy=columns, path=folder / "parquet.npz", threads=1, progress=False)
         held = WINDOW * int(np.prod(SHAPE)) / 2**20
         for kind, ways in WAYS.items():
-            found = asked(["--speed", kind, name])
+            found = asked(["--speed", kind, name, str(parts)])
             base = np.array(found[ways[0]])
             for way in ways:
                 each = np.array(found[way])

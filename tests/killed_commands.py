@@ -161,6 +161,8 @@ def main(where, wanted, *names):
             if killed(command, folder, draw, events, seconds):
                 kills += 1
                 same &= command.resumes or command.end(folder) in ((b"", []), end)
+                if not kills % 10:
+                    print(f"{name}: {kills} kills so far", file=sys.stderr, flush=True)
             else:  # it came through: its end is compared, and another begins
                 same &= command.end(folder) == end
                 shutil.rmtree(folder)

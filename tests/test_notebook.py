@@ -1,5 +1,6 @@
 """What notebooks show of results: short words, escaped tables, and pictures of the right numbers."""
 
+import inspect
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -22,8 +23,9 @@ def _figures_are_closed():
     pyplot.close("all")
 
 
-def run(**kwargs):
-    return wo.sgd(quadratics(1000), wo.PairGraB(), step_size=1e-3, epochs=20, **kwargs)
+@cache
+def run():
+    return wo.sgd(quadratics(1000), wo.PairGraB(), step_size=1e-3, epochs=20)
 
 
 @cache
@@ -62,6 +64,7 @@ def report():
     return loader.report()
 
 
+@cache
 def audit():
     return wo.audit(np.arange(200), np.arange(200.0)[:, None], every=10)
 
@@ -136,6 +139,39 @@ def test_a_run_without_a_known_minimiser_shows_its_gradient():
 def test_what_cannot_be_drawn_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+HOSTILE = [
+    None,
+    True,
+    0,
+    -1,
+    np.nan,
+    10**400,
+    "x",
+    "\0",
+    b"x",
+    [],
+    {},
+    (),
+    object(),
+    np.zeros(3),
+    np.array("a"),
+]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_hostile_arguments_of_plot_get_a_cure_or_an_answer(name):
+    found = RESULTS[name]()
+    for argument in inspect.signature(found.plot).parameters:
+        for value in HOSTILE:
+            said = ""
+            try:
+                found.plot(**{argument: value})
+            except ValueError as error:
+                said = str(error)
+            assert not said or (f"{argument}=" in said and "pass " in said), said
+            pyplot.close("all")
 
 
 def test_a_comparison_shows_every_label_as_it_is():

@@ -512,7 +512,7 @@ def report():
     judged = r.verdicts(table, metric, "a")
     whole = {
         "title": "t", "subtitle": "s", "table": table, "metrics": (metric,), "baseline": "a", "headline": "h",
-        "verdicts": judged, "command": "c", "notes": ("n",), "how": {"a": "b"},
+        "verdicts": judged, "command": "c", "notes": ("n",), "how": {"a": "b"}, "figures": {"f": b"png"},
     }  # fmt: skip
     figure = r.picture(table, (metric,))
     r.write_table(table, Path("table.parquet"))

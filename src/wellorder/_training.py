@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +40,7 @@ SERIES = {
 """What a run has for each epoch, in words."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Run:
     """What a run did. Entry q of each series describes epoch q, measured at its first point x_q."""
 
@@ -54,7 +54,7 @@ class Run:
     distance: npt.NDArray[np.float64]
     """‖x_q − x*‖₂; NaN where the problem has no known minimiser."""
     drift: npt.NDArray[np.float64]
-    problem: Problem = field(repr=False)
+    problem: Problem
     policy: Any
     step_size: float
     seed: int

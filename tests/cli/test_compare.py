@@ -38,7 +38,7 @@ def test_it_ends_with_the_verdict_and_the_reports_path(done):
     assert "\nPairGraB: " in result.stdout
     assert "\n• PairGraB, " in result.stdout
     assert "SGD, one unit a step." in result.stdout
-    assert "difference outside the seeds' spread: yes" in result.stdout
+    assert "outside the seeds' spread: yes" in result.stdout
     assert result.stdout.rstrip().endswith(str(folder / "report.html"))
     assert (folder / "report.html").exists()
 

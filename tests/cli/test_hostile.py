@@ -2,11 +2,13 @@
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import wellorder.federated
 from wellorder._cli import app
 
+COMMAND = typer.main.get_command(app)
+"""Made once: Typer reads every signature anew for each call."""
 HOSTILE = [
     "", " ", "0", "-1", "1", "1.5", "nan", "inf", "-inf", "1e999", "1e11", "100000000000", str(2**63),
     str(2**70), "9" * 5000, "0x10", "x", "é", "\u2028", "\udcff", "\n", "[/]x", "$x$", "None", "../..",
@@ -29,7 +31,7 @@ SMALL = {
 
 def options(command):
     """Every option of a command that takes a value."""
-    found = typer.main.get_command(app)
+    found = COMMAND
     for word in SMALL[command]:
         if word not in getattr(found, "commands", {}):
             break
@@ -61,7 +63,7 @@ def test_hostile_values_are_refused_before_anything_is_written(command, option, 
         here = tmp_path / str(number)
         here.mkdir()
         monkeypatch.chdir(here)
-        result = CliRunner().invoke(app, [*SMALL[command], option, value])
+        result = CliRunner().invoke(COMMAND, [*SMALL[command], option, value])
         said = f"{option} {value[:80]!r}: {result.output[:2000]}"
         assert result.exception is None or isinstance(result.exception, SystemExit), said
         assert result.exit_code in (0, 2, 130), said
@@ -73,13 +75,13 @@ def test_hostile_values_are_refused_before_anything_is_written(command, option, 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_loader_that_is_none_is_refused(value, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["audit", "--", value])
+    result = CliRunner().invoke(COMMAND, ["audit", "--", value])
     assert result.exit_code == 2, (value, result.output[:500])
     assert not list(tmp_path.iterdir())
 
 
 def test_a_doubled_parameter_is_refused():
-    result = CliRunner().invoke(app, [*SMALL["compare"], "--policy", "GraB(reorders=1,reorders=2)"])
+    result = CliRunner().invoke(COMMAND, [*SMALL["compare"], "--policy", "GraB(reorders=1,reorders=2)"])
     assert result.exit_code == 2
     assert "reorders was given twice" in result.stderr
 

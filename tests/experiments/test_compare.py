@@ -1,5 +1,6 @@
 """Comparisons: runs are data, and a broken run goes on as if nothing had happened."""
 
+import base64
 import json
 
 import numpy as np
@@ -180,8 +181,9 @@ def test_the_curves_of_a_search_are_kept_and_drawn(tmp_path):
     done = compare(
         wild, Config(policies=("RR", "$GraB=GraB"), epochs=20, seeds=(0, 1), tune="each"), out=tmp_path
     )
-    publish(done)
-    assert (tmp_path / "tuning.png").stat().st_size > 1000
+    report = publish(done).read_text(encoding="utf-8")
+    drawn = (tmp_path / "tuning.png").read_bytes()
+    assert base64.b64encode(drawn).decode() in report
     told = json.loads((tmp_path / "summary.json").read_text())["tuning"]["RR"]
     tried = done.searches["RR"].tried
     assert told == [[size, tried[size] if np.isfinite(tried[size]) else None] for size in sorted(tried)]

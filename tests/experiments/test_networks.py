@@ -169,7 +169,7 @@ def test_batches_may_be_dictionaries_and_metrics_ones_own():
     row = rows_of(task)[-1]
     assert row["right"] == row["twice"] > 0.5
     assert row["loss"] == pytest.approx(row["test_loss"])
-    assert compare(task, SMALL).plan.test_metric is right
+    assert compare(task, SMALL).plan.test_metric == right
 
 
 def test_a_share_is_held_out_by_the_seed():
@@ -237,6 +237,7 @@ def test_a_run_that_diverges_still_gives_all_its_rows():
         ({"test": 1.5}, "test=1.5: pass a share"),
         ({"test": None, "test_metrics": {"a": hinge}}, "no test data"),
         ({"test_metrics": [hinge]}, "pass functions by name"),
+        ({"test_metrics": {"seconds": hinge}}, "'seconds' is a column already"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"scheduler_steps": "step"}, "pass 'epoch' or 'batch'"),

@@ -167,6 +167,23 @@ def test_with_no_seed_left_nothing_is_judged_and_the_step_size_is_named(seeds, l
         assert headline([found], "RR").startswith("All policies diverged in every seed")
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e300, 0.0])
+def test_values_on_the_way_to_infinity_are_judged_without_complaint(value):
+    metric = Metric("loss", "loss", log=False)
+    table = ending({"RR": [0.1, value, 0.1, 0.2], "B": [0.2, 0.1, value, value]})
+    (found,) = verdicts(table, metric, "RR", metric)
+    assert found.kind is not Kind.BETTER
+    assert "nan" not in found.text + found.answers + headline([found], "RR")
+
+
+def test_a_clock_that_shows_nothing_is_not_quoted():
+    table = planted({"RR": (0, 0.1, 0.0, 0), "B": (0, 0.2, 0.0, 1)}, noise=0.01)
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.less_time is Kind.UNJUDGED
+    assert "time" not in found.answers
+    assert "nan" not in found.answers
+
+
 def test_seeds_that_reach_the_target_are_counted_whether_half_or_fewer():
     (half,) = verdicts(ending({"RR": [0.1] * 4, "B": [0.01, 0.01, 0.2, 0.11]}), LOSS, "RR")
     assert half.epochs == 1.0

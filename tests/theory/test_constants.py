@@ -265,3 +265,9 @@ def test_odd_pairs_fall_back_to_any_order():
     assert constants(wellorder.PairGraB(), 11).method == "AP"
     assert constants(wellorder.PairGraBProto(), 12, cohort=3).method == "FL-AP"
     assert constants(wellorder.GraB(), 11).method == "GraB"
+
+
+def test_rows_of_more_epochs_than_can_be_listed_are_refused():
+    assert len(constants("Herding", 10, age=10**6).A) == 10**6
+    with pytest.raises(ValueError, match=r"age=100000000000: .*pass at most 1000000"):
+        constants("Herding", 10, age=10**11)

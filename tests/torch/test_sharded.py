@@ -162,6 +162,8 @@ def check_setting(sizes, workers, ranks, window, size, told, epoch, stop, remain
         begun, states = run(data, workers, size, stop)
         rest = [example[0] for part in resume(data, workers, size, states) for example in part]
         assert sorted(numbers(begun) + rest) == sorted(mine)
+        if not workers:
+            assert numbers(begun) + rest == mine
         data.set_epoch(epoch)  # and by counting batches, where nobody asks the workers
         data.load_state_dict(data.state_dict(batches=len(begun), batch_size=size))
         replayed, _ = run(data, workers, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from wellorder._arguments import instance_of
@@ -17,7 +17,7 @@ SHUFFLE = "a full shuffle"
 Curve = tuple[float, ...]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Audit:
     """How an order compares with a full shuffle of the same examples; printed, it says so in a sentence."""
 
@@ -55,11 +55,11 @@ class Audit:
     """The farthest that the mix of labels in a tenth is from that of the whole, from 0 to 1."""
     label_drift_by_chance: float | None
     """The largest of the same in shuffles."""
-    curves: tuple[Curve, ...] = field(repr=False)
+    curves: tuple[Curve, ...]
     """The centred running sum along each epoch, in units of a shuffle's order error."""
-    shuffle_curve: Curve = field(repr=False)
+    shuffle_curve: Curve
     """The mean of the same over shuffles."""
-    norms: tuple[Curve, ...] = field(repr=False)
+    norms: tuple[Curve, ...]
     """The mean norm in each tenth of each epoch, relative to the whole."""
     named: bool
     """Whether examples were recognised by names or numbers, not by what they look like."""

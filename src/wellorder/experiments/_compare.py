@@ -63,7 +63,7 @@ class Silent:
         pass
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Comparison:
     """The answer: the whole table, the verdicts (best first), and how step sizes were found."""
 

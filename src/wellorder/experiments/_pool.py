@@ -95,8 +95,10 @@ def train_whole(job: Job) -> list[EpochRow]:
 
 
 def _submitted(jobs: Sequence[Job], executor: Executor) -> Iterator[JobEvent]:
-    futures = {executor.submit(train_whole, job): number for number, job in enumerate(jobs)}
+    futures: dict[Any, int] = {}
     try:
+        for number, job in enumerate(jobs):
+            futures[_sent(executor, job)] = number
         for done in as_completed(futures):
             job = jobs[futures[done]]
             try:
@@ -109,6 +111,15 @@ def _submitted(jobs: Sequence[Job], executor: Executor) -> Iterator[JobEvent]:
     finally:
         for future in futures:
             future.cancel()
+
+
+def _sent(executor: Executor, job: Job) -> Any:
+    try:
+        return executor.submit(train_whole, job)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{job.label} cannot travel to the executor ({error}); use functions of a module"
+        ) from error
 
 
 def _explained(job: Job, warm: set[str]) -> Iterator[EpochRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,11 @@ def publish(done: Comparison) -> Path:
     write_text(path / "summary.json", json.dumps(summary(done), indent=2, ensure_ascii=False))
     save_picture(picture(done.table, metrics, done.plan.task.title), path / "overview.png")
     save_picture(costs(done.table, metrics[0], done.plan.task.title), path / "costs.png")
+    figures = {}
     if done.searches:
         save_picture(tuning_curves(done.searches, metrics[0]), path / "tuning.png")
-    write_text(path / "report.html", render(page_of(done)))
+        figures["the final value for every step size tried"] = (path / "tuning.png").read_bytes()
+    write_text(path / "report.html", render(page_of(done, figures)))
     return path / "report.html"
 
 
@@ -72,8 +75,8 @@ def summary(done: Comparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page_of(done: Comparison) -> Page:
-    """The report of a comparison."""
+def page_of(done: Comparison, figures: Mapping[str, bytes] | None = None) -> Page:
+    """The report of a comparison, with further pictures by what they show."""
     plan, settings = done.plan, done.plan.settings
     sizes = sorted(set(done.step_sizes.values()))
     shared = len(sizes) == 1
@@ -92,13 +95,12 @@ def page_of(done: Comparison) -> Page:
         subtitle=f"{plan.method} · {settings.epochs} epochs · {len(plan.seeds)} seeds · {chosen}",
         table=done.table, metrics=plan.task.metrics, baseline=plan.baseline,
         headline=headline(done.verdicts, plan.baseline), verdicts=done.verdicts, command=command_of(plan),
-        notes=_notes(done), how=facts,
+        notes=_notes(done), how=facts, figures=figures or {},
     )  # fmt: skip
 
 
 def _notes(done: Comparison) -> list[str]:
     found = [f"{label}: {search.note}." for label, search in done.searches.items()]
-    found += ["tuning.png shows the final value for every step size tried."] if found else []
     mixed = done.folder.mixed() if done.folder is not None else ""
     return [*found, mixed] if mixed else found
 

@@ -45,27 +45,27 @@ Watch = Callable[[int, int, int], None]
 Row = dict[str, float]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Simulation:
     """What a federated run did."""
 
     policy: Any
     config: Config
-    table: dict[str, npt.NDArray[np.float64]] = field(repr=False)
+    table: dict[str, npt.NDArray[np.float64]]
     """By evaluation: epoch, round, train_loss, train_accuracy, test_loss, test_accuracy, order_error (of the
     epoch just over; NaN before the first), missed."""
-    orders: Order = field(repr=False)
+    orders: Order
     """(epochs, N): the order that each epoch really followed, those who were missed at its end."""
-    weights: dict[str, npt.NDArray[Any]] = field(repr=False)
+    weights: dict[str, npt.NDArray[Any]]
     """The server's last parameters, by name; the frozen ones too."""
-    state: Any = field(repr=False)
+    state: Any
     """The policy's last state, whose unit u is client ``units[u]``."""
-    units: Order = field(repr=False)
+    units: Order
     """(N,): 0..N-1 unless clients were missed and the policy balances; then who came when decides."""
-    order_error: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    order_error: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """(epochs,): each epoch's order error as the server's way shows it, in units of a gradient: that of the
     pseudo-gradients along the way, through up to 1,024 parameters. For `wellorder.theory`."""
-    seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    seconds: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """Training seconds until each evaluation, evaluations left out; of runs together, this run's share."""
 
     def plot(

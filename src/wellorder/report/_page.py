@@ -6,6 +6,7 @@ Any flat table will do (see `_table`): fill a `Page` with the table, the metrics
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ class Page:
     """What a reader should know before believing the verdict."""
     how: Mapping[str, str] = field(default_factory=dict)
     """Facts about the run: machine, versions, step sizes …"""
+    figures: Mapping[str, bytes] = field(default_factory=dict)
+    """Further pictures, as PNG, by what they show."""
 
 
 def render(page: Page) -> str:
@@ -58,7 +61,7 @@ def render(page: Page) -> str:
         {name: _escaped(value) for name, value in text.items()},
         verdicts="".join(map(_item, page.verdicts)),
         notes="".join(f'<p class="notes">{escape(note)}</p>' for note in page.notes),
-        results=_results(page),
+        results=_results(page) + "".join(_figure(name, png) for name, png in page.figures.items()),
         how="".join(f"<p><b>{escape(name)}:</b> {escape(fact)}</p>" for name, fact in page.how.items()),
         data=_data(page), css=parts["css"], chart=parts["chart"], page=parts["page"],
     )  # fmt: skip
@@ -100,6 +103,11 @@ def _results(page: Page) -> str:
     )
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"{body}<p>{escape(note)}</p>"
+
+
+def _figure(name: str, png: bytes) -> str:
+    shown = base64.b64encode(png).decode()
+    return f'<p><img alt="{escape(name)}" style="max-width:100%" src="data:image/png;base64,{shown}"></p>'
 
 
 def _swatch(look: Look) -> str:

@@ -104,6 +104,7 @@ def final_values(values: Floats) -> Floats:
     return _ahead(values)[:, -1]
 
 
+@np.errstate(over="ignore")  # a run on its way to infinity has values whose squares are there already
 def verdicts(table: Table, metric: Metric, baseline: str, test: Metric | None = None) -> list[Verdict]:
     """Judge every other policy of ``table`` against ``baseline`` by ``metric``; best final value first.
 
@@ -182,7 +183,7 @@ def _judge(
         )
     ends, target = final_values(mine), final_values(theirs)
     both = np.isfinite(ends) & np.isfinite(target)
-    differences = np.log(ends[both] / target[both]) if logs else (ends - target)[both]
+    differences = np.log(ends[both] / target[both]) if logs else ends[both] - target[both]
     lost, theirs_lost = (int((~np.isfinite(values)).sum()) for values in (ends, target))
     kind = _kind(metric, differences)
     if kind is Kind.BETTER and lost > theirs_lost:
@@ -253,7 +254,7 @@ def _cost_kind(mine: Floats, theirs: Floats, agreeing: float = 1.0) -> Kind:
 def _test_kind(table: Table, test: Metric, policy: str, baseline: str) -> Kind:
     ends, target = (final_values(_values(table, test, name)) for name in (policy, baseline))
     both = np.isfinite(ends) & np.isfinite(target)
-    return _kind(test, (ends - target)[both])
+    return _kind(test, ends[both] - target[both])
 
 
 def _end(table: Table, metric: Metric, policy: str) -> float:
@@ -285,7 +286,7 @@ def _costs_in_words(v: Verdict, spent: Mapping[str, Pair]) -> list[str]:
         return [f"nothing to reach, for {v.baseline} made no progress" if v.risen else often]
     counts = "{:.0f} against {:.0f}".format(*spent["epoch"])
     told = [_amount(v.epochs, v.fewer_epochs, "epochs", "fewer", counts, v.baseline)]
-    if v.less_time is not None:
+    if v.less_time is not None and not np.isnan(v.seconds):  # a clock may be too coarse for it
         told.append(_amount(v.seconds, v.less_time, "time", "less", durations(*spent["seconds"])))
     return told
 

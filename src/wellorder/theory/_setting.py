@@ -11,6 +11,9 @@ from wellorder._arguments import flag, norm_order, real_number, shown, whole_num
 LARGEST, MOST = 1e50, 10**30
 """The largest number and the largest count: squares of their products, and their inverses, stay finite."""
 
+MOST_EPOCHS = 10**6
+"""The oldest rows: each epoch back has a constant of its own."""
+
 
 class Known(TypedDict, total=False):
     """Optional keywords of the functions of `wellorder.theory`; `Setting` explains and defaults them."""
@@ -98,6 +101,8 @@ class Setting:
             value = getattr(self, name)
             if value is not None and value < 1 / LARGEST:
                 raise ValueError(f"{name}={value!r}: pass a positive number, {1 / LARGEST:g} or more")
+        if self.age > MOST_EPOCHS:
+            raise ValueError(f"age={self.age}: rows as old as that say nothing; pass at most {MOST_EPOCHS}")
         if self.cohort > self.n:
             raise ValueError(
                 f"cohort={self.cohort}: more clients in a round than there are; pass at most n={self.n}"

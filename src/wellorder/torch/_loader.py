@@ -45,10 +45,7 @@ from wellorder.torch._saved_state import (
 )
 from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
 from wellorder.torch._signal_sources import Source, Spec, choose, watch
-from wellorder.torch._validation import (
-    check_something_left,
-    opened,
-)
+from wellorder.torch._validation import check_something_left, opened
 
 _BEHIND = (
     "the training is in epoch {}, and this ordered loader is new and in epoch {}: its order begins knowing "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Report:
     """What ordering does, costs, and brings: plain numbers, and a page when printed.
 

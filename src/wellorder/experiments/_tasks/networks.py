@@ -8,7 +8,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from wellorder.report._table import Metric
 from wellorder.torch._validation import check_policy_fits
 
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
+RESERVED = ("policy", "seed", "epoch", "gradients", "seconds", LOSS.column, TEST_LOSS.column)
 WARM = 4
 """Batches of a run that nobody records: compilation is no cost of training."""
 
@@ -42,7 +43,7 @@ def sgd(params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=0.01, momentum=0.9)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NetworkTask:
     """The task of training a network: your model, data, loss and optimizer, with the loop around them.
 
@@ -98,12 +99,12 @@ class NetworkTask:
     """
 
     model: Callable[[], nn.Module]
-    data: Any
+    data: Any = field(repr=False)
     loss: Callable[[Any, Any], Tensor] = functional.cross_entropy
     optimizer: Callable[[Any], torch.optim.Optimizer] = sgd
     scheduler: Callable[[Any], Any] | None = None
     batch_size: int = 32
-    test: Any = None
+    test: Any = field(default=None, repr=False)
     test_metrics: Mapping[str | Metric, Callable[[Any, Any], Any]] | None = None
     epochs: int = 10
     device: str = "cpu"
@@ -145,6 +146,9 @@ class NetworkTask:
         named = isinstance(own, Mapping) and all(isinstance(key, str | Metric) for key in own)
         if own is not None and (not named or not all(key and callable(value) for key, value in own.items())):
             raise ValueError(f"test_metrics={shown(own)}: pass functions by name, as {{'f1': f1}}")
+        taken = [key for key in own or () if _column(key) in RESERVED]
+        if taken:
+            raise ValueError(f"test_metrics: {_column(taken[0])!r} is a column already; call it otherwise")
         if own and self.test is None:
             raise ValueError("test_metrics: there are no test data to take them on; pass test=0.2, or data")
         if not isinstance(self.command, tuple) or not all(isinstance(word, str) for word in self.command):
@@ -156,7 +160,7 @@ class NetworkTask:
 
     def __getstate__(self) -> dict[str, Any]:
         """What was given; what was made of it stays in this process."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @property
     def _share(self) -> float | None:
@@ -221,11 +225,12 @@ class NetworkTask:
     def _measures(self) -> dict[Metric, Callable[[Any, Any], Any]]:
         if self.test_metrics is None:
             return {TEST_ACCURACY: accuracy} if self._classes else {}
+        plain = Metric("", "", lower_is_better=False, log=False, held_out=True)
         return {
-            key
+            replace(key, held_out=True)
             if isinstance(key, Metric)
-            else Metric(key, key, lower_is_better=False, log=False, held_out=True): value
-            for key, value in self.test_metrics.items()
+            else replace(plain, column=key, label=key): take
+            for key, take in self.test_metrics.items()
         }
 
     @property
@@ -277,7 +282,7 @@ class NetworkTask:
                 "model": _name(self.model, model),
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "layers": f"{zlib.crc32(repr(model).encode()):08x}",
-                "weights": f"{sum(float(p.detach().double().sum()) for p in model.parameters()):.3e}",
+                "weights": f"{sum(float(p.detach().abs().sum()) for p in model.parameters()):.3e}",
                 "step_size": float(optimizer.param_groups[0]["lr"]),
                 "optimizer": type(optimizer).__name__,
                 "options": _options(optimizer),
@@ -445,6 +450,10 @@ def accuracy(output: Tensor, labels: Tensor) -> Tensor:
     0.5
     """
     return (output.argmax(1) == labels).float().mean()
+
+
+def _column(key: str | Metric) -> str:
+    return key.column if isinstance(key, Metric) else key
 
 
 def _called(what: str, make: Any, *given: Any) -> Any:
