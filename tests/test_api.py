@@ -127,7 +127,13 @@ def test_every_exported_name_exists_and_is_documented(name, sources):
         assert not told.startswith(f"{exported}("), f"{path}: that is the dataclass's own signature"
 
 
-@pytest.mark.parametrize("name", NAMESPACES)
+SLOW_TO_IMPORT = ("wellorder.lightning", "wellorder.transformers")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_IMPORT else ()) for name in NAMESPACES],
+)
 def test_a_namespace_answers_after_importing_wellorder_alone(name):
     namespace(name)
     shown = subprocess.run(

@@ -31,7 +31,15 @@ def test_every_example_is_in_the_table():
     assert sorted(SMALL) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", SMALL)
+def slow_if(slow, name):
+    """A case that only the slow tests run, if it is ``slow``."""
+    return pytest.param(name, marks=pytest.mark.slow if slow else ())
+
+
+# Half a minute goes into importing torch again and again: of its examples the first to be copied is enough here.
+@pytest.mark.parametrize(
+    "name", [slow_if("needs:torch" in SMALL[n] and n != "ordered_loop.py", n) for n in SMALL]
+)
 def test_example_runs_and_names_the_file_it_wrote(name, tmp_path):
     for package in (part.removeprefix("needs:") for part in SMALL[name] if part.startswith("needs:")):
         pytest.importorskip(package)

@@ -76,6 +76,7 @@ def test_a_broken_run_goes_on_to_the_same_table(tmp_path):
     assert again.table.drop_columns(["seconds"]).equals(whole.table.drop_columns(["seconds"]))
 
 
+@pytest.mark.slow
 def test_figure_3_runs_resnet10(tmp_path):
     done = command(
         "fig3", "--quick", "--rounds", 2, "--clients", 10, "--seeds", 1, "--policy", "FL-GraB=PairGraB",

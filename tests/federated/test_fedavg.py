@@ -132,9 +132,9 @@ def test_a_short_last_round_averages_over_the_clients_it_has():
     np.testing.assert_allclose(run.x[1], w, rtol=1e-14)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
-    n=st.integers(2, 60),
+    n=st.integers(2, 40),
     dim=st.integers(1, 5),
     cohort=st.integers(1, 60),
     steps=st.integers(1, 12),

@@ -224,7 +224,7 @@ Arbitrary([S]*3)      p     c     m              p     c     c     c     c      
 FlipFlop()            p     c     m              c     c     c     c     c             c       c          c
 Greedy()              p     c     m              c     c     c     c     c             c       c          c
 Steering()            p     c     m              c     c     c     c     c             c       c          c
-BalancedCohorts()     p     c     m              c     c     c     c     c             c       c          c
+BalancedCohorts(4)    p     c     m              c     c     c     c     c             c       c          c
 GraB(W,reorders=2)    p     c     m              c     c     c     c     c             c       c          c
 NicePermutation()     p     c     m              p     c     c     p     c             c       c          c
 GraBProto(W)          p     c     m              c     c     c     c     c             c       c          c
