@@ -36,7 +36,7 @@ def slow_if(slow, name):
     return pytest.param(name, marks=pytest.mark.slow if slow else ())
 
 
-# Half a minute goes into importing torch again and again: of its examples the first to be copied is enough here.
+# Half a minute goes into importing torch again and again: here one of its examples is enough.
 @pytest.mark.parametrize(
     "name", [slow_if("needs:torch" in SMALL[n] and n != "ordered_loop.py", n) for n in SMALL]
 )
