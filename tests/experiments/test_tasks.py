@@ -9,7 +9,7 @@ from wellorder.experiments._tasks.classifiers import Perceptron, Softmax
 from wellorder.experiments._training import Settings
 from wellorder.problems import loop_steps, quadratics
 
-EMBEDDED = [name for name, home in TASKS.items() if ".embedded:" in home]
+EMBEDDED = [name for name, (home, _) in TASKS.items() if ".embedded:" in home]
 
 
 def small(kind, n=7, width=4, classes=3, hidden=5):

@@ -24,6 +24,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -344,10 +345,13 @@ def _unlock(file: Path, handle: int) -> None:
 
 
 def _owner(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8") or "another process"
-    except (OSError, ValueError):
-        return "another process"
+    """Who has locked a file: it says so a moment after it has the lock."""
+    for _ in range(20):
+        with suppress(OSError, ValueError):
+            if words := file.read_text(encoding="utf-8"):
+                return words
+        time.sleep(0.01)
+    return "another process"
 
 
 def _listed(values: Any) -> list[Any]:
