@@ -43,10 +43,12 @@ def write_legibly() -> None:
 def refusing(
     interrupted: str = "finished seeds are kept, and --resume finishes the rest",
 ) -> Iterator[None]:
-    """Turn a ValueError into a message and exit code 2, a failure into 1, and Ctrl-C into 130."""
+    """Turn a ValueError or a missing extra into words and exit code 2, a failure into 1, Ctrl-C into 130."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
+            raise  # a mistake of ours
         complain(str(error))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
