@@ -230,7 +230,6 @@ def task():
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "mytask.py").write_text(OWN)
