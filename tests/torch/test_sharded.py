@@ -245,7 +245,7 @@ def test_a_shard_that_fails_is_named_and_nothing_else_is_lost(failed, ranks):
                     list(data)
             continue
         with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+            warnings.simplefilter("always", UserWarning)
             mine = [e[0] for e in data]
         lengths.add(len(mine))
         seen += mine
