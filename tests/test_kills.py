@@ -9,7 +9,7 @@ import pytest
 
 RUNS = ("compare", "engine", "torch batch", "torch sketch", "torch exact")
 COMMANDS = ("compare --jobs 2", "reproduce fig1", "reproduce fig2")
-KILLS = int(os.environ.get("WELLORDER_KILLS", "3"))
+KILLS = int(os.environ.get("WELLORDER_KILLS", "2"))
 """How often each command is killed; ``WELLORDER_KILLS=100`` takes a quarter of an hour."""
 
 

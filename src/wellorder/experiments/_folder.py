@@ -155,7 +155,10 @@ class RunFolder:
             raise self.damaged(name, f"lacks the columns {', '.join(missing)}")
         for column, values in zip(KEYS, ([label] * rows, [seed] * rows, list(range(rows))), strict=True):
             if found.column(column).to_pylist() != values:
-                raise self.damaged(name, f"is not of this run, for its column {column!r} differs")
+                raise self.damaged(
+                    name,
+                    f"is not of this run (label={shown(label)}), for its column {column!r} differs",
+                )
         return found
 
     def seal(self, cells: Sequence[Table]) -> Table:

@@ -69,7 +69,9 @@ class Search:
             coarse, fine = (tuple(float(value) for value in data[name]) for name in ("coarse", "fine"))
             found = cls(float(data["best"]), coarse, fine, tried, str(data["edge"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"holds no search for a step size ({error!r})") from None
+            raise ValueError(
+                f"holds no search for a step size ({error!r}): pass what Search.as_data returned"
+            ) from None
         if found.best not in tried or min(tried) <= 0 or found.edge not in ("", "low", "high"):
             raise ValueError(f"holds a search whose best step size {found.best} is none that it tried")
         return found

@@ -65,7 +65,9 @@ def reading(shard: Any, read: Read) -> Iterator[Any]:
     except ShardError:
         raise
     except Exception as error:
-        raise ShardError(name_of(shard), f"reading failed with {type(error).__name__}: {error}") from error
+        cure = 'mend the shard or read=, or pass failed="skip" to go on without it'
+        what = f"reading failed with {type(error).__name__}: {error}"
+        raise ShardError(name_of(shard), f"{what}; {cure}") from error
 
 
 def checked_failed(failed: Any) -> str:
