@@ -27,13 +27,14 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_models import LabelledData, Recipe
+from torch_models import LabelledData
 
 from wellorder import Herding, RandomReshuffling, Steering
 from wellorder._compiled import jit
 from wellorder._datasets import files
 from wellorder._datasets.networks import lenet, logistic
 from wellorder._order import frozen, rng, shuffled
+from wellorder.experiments._tasks.official import Recipe
 from wellorder.policies._latest_rows import LatestRows, known_part
 from wellorder.torch import ordered
 

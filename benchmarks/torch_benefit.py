@@ -27,11 +27,12 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_models import LabelledData, Recipe
+from torch_models import LabelledData
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, Steering, features
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
+from wellorder.experiments._tasks.official import Recipe
 from wellorder.torch import ordered
 
 

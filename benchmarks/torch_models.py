@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -121,14 +120,3 @@ class LabelledData:
             guesses = torch.cat([model(part).argmax(1) for part in self.test_x.split(4096)])
         model.train()
         return {"loss": loss, "test_accuracy": float((guesses == self.test_y).float().mean())}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A network, and the SGD that trains it; ``model`` is a function of a module, so that it can travel."""
-
-    model: Callable[[], nn.Module]
-    step_size: float
-    batch: int = 16
-    momentum: float = 0.9
-    weight_decay: float = 0.0

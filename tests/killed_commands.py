@@ -61,8 +61,8 @@ COMMANDS = {
 }
 
 
-def fall_at(event):
-    """Let this process be killed at its ``event``-th file-system event; returns those that are left."""
+def fall_at(event, events=EVENTS):
+    """Let this process be killed at its ``event``-th call of these; returns how many are left to it."""
     left = [event]
 
     def counted(call):
@@ -74,7 +74,7 @@ def fall_at(event):
 
         return do
 
-    for name in EVENTS:
+    for name in events:
         setattr(os, name, counted(getattr(os, name)))
     return left
 

@@ -25,6 +25,10 @@ from wellorder.federated import ClientData, Config, label_shards, simulate
 from wellorder.problems import quadratics
 from wellorder.torch import ordered
 
+sys.path.insert(0, str(Path(__file__).parent))
+from killed_commands import fall_at
+
+EVENTS = ("fsync", "replace", "rename", "open", "unlink")
 TASK = problem_task(quadratics(20), step_size=1e-3)
 WANTED = Plan(policies=("RR", "GraB"), epochs=3, seeds=(0, 1, 2))
 
@@ -98,23 +102,6 @@ RUNS = {
 }
 
 
-def fall_at(event):
-    """Let this process be killed at its k-th file-system event."""
-    left = [event]
-
-    def counted(call):
-        def do(*args, **kwargs):
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **kwargs)
-
-        return do
-
-    for name in ("fsync", "replace", "rename", "open", "unlink"):
-        setattr(os, name, counted(getattr(os, name)))
-
-
 def killed(run, folder, draw):
     """Let a child go on with a run, and fall; whether it fell before the run's end."""
     child = os.fork()
@@ -122,7 +109,7 @@ def killed(run, folder, draw):
         status = 1
         try:
             if draw.random() < 0.7:
-                fall_at(draw.randrange(1, 14))
+                fall_at(draw.randrange(1, 14), EVENTS)
             else:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.setitimer(signal.ITIMER_REAL, draw.uniform(0.001, 0.06))

@@ -1,5 +1,6 @@
 """The mistakes of the field, planted one by one: for each, the tests must fail."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -183,19 +184,21 @@ MUTATIONS = {
 }
 
 
+def planned(part):
+    """The mistakes of one part of the tests: what is edited, and the tests that must notice."""
+    spec = importlib.util.spec_from_file_location(part, Path(__file__).parent / part / "planted_mistakes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {mistake: (file, edits, [test]) for mistake, (file, edits, test) in module.MUTATIONS.items()}
+
+
+PLANNED = {"core": MUTATIONS} | {part: planned(part) for part in ("federated", "shards", "theory", "torch")}
+
+
 def some(mutations):
     """The mistakes to plant: all, or those of ``WELLORDER_MISTAKES=i/k``, every k-th from the i-th on."""
     at, of = map(int, os.environ.get("WELLORDER_MISTAKES", "0/1").split("/"))
     return list(mutations)[at::of]
-
-
-def check_up_to_date(mutations):
-    """Every mistake's text stands in the source, once."""
-    for mistake, (file, edits, _) in mutations.items():
-        text = (ROOT / "src" / "wellorder" / file).read_text()
-        for old, new in edits:
-            assert text.count(old) == 1, f"{mistake}: {file} holds {old!r} {text.count(old)} times"
-            text = text.replace(old, new)
 
 
 def planted(tmp_path, file, edits):
@@ -204,27 +207,41 @@ def planted(tmp_path, file, edits):
         ROOT / "src" / "wellorder", tmp_path / "wellorder", ignore=shutil.ignore_patterns("__pycache__")
     )
     source = tmp_path / "wellorder" / file
-    text = source.read_text()
+    source.write_text(edited(file, edits))
+
+
+def edited(file, edits):
+    """A file of the package with a mistake in it, whose text must stand there, once."""
+    text = (ROOT / "src" / "wellorder" / file).read_text()
     for old, new in edits:
         assert text.count(old) == 1, f"{file} holds {old!r} {text.count(old)} times: update the mutation"
         text = text.replace(old, new)
-    source.write_text(text)
+    return text
 
 
 def run_tests(tmp_path, tests):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_DISABLE_JIT": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
-    command += [
-        "-W",
-        "ignore::RuntimeWarning",
-    ]  # compiled kernels meet a NaN in silence, interpreted ones do not
+    # Compiled kernels meet a NaN in silence, interpreted ones do not.
+    command += ["-W", "ignore::RuntimeWarning"]
     return subprocess.run(
         [*command, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
 
 
-def check_noticed(tmp_path, mistake, file, edits, tests):
-    """Plant a mistake; each of the tests must fail by itself."""
+@pytest.mark.parametrize("part", PLANNED)
+def test_every_mistake_can_still_be_planted(part):
+    for file, edits, _ in PLANNED[part].values():
+        edited(file, edits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "mistake"), [(part, mistake) for part in PLANNED for mistake in some(PLANNED[part])]
+)
+def test_a_planted_mistake_makes_a_test_fail(part, mistake, tmp_path):
+    """Each of the tests by itself."""
+    file, edits, tests = PLANNED[part][mistake]
     planted(tmp_path, file, edits)
     for test in tests:
         result = run_tests(tmp_path, [test])
@@ -232,23 +249,9 @@ def check_noticed(tmp_path, mistake, file, edits, tests):
         assert "FAILED" in result.stdout
 
 
-def check_passing(tmp_path, tests):
-    """Plant nothing; all of the tests must pass."""
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PLANNED)
+def test_without_a_mistake_the_same_tests_pass(part, tmp_path):
     planted(tmp_path, "_order.py", [])
-    result = run_tests(tmp_path, sorted(tests))
+    result = run_tests(tmp_path, sorted({test for _, _, tests in PLANNED[part].values() for test in tests}))
     assert result.returncode == 0, result.stdout[-2000:]
-
-
-def test_every_mistake_can_still_be_planted():
-    check_up_to_date(MUTATIONS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", some(MUTATIONS))
-def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
-    check_noticed(tmp_path, mistake, *MUTATIONS[mistake])
-
-
-@pytest.mark.slow
-def test_without_a_mistake_the_same_tests_pass(tmp_path):
-    check_passing(tmp_path, {test for _, _, tests in MUTATIONS.values() for test in tests})

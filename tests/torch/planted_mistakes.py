@@ -1,16 +1,5 @@
 """Mistakes that hooks, sketches and resumed loaders are prone to, planted one by one: the tests must fail."""
 
-import importlib.util
-from pathlib import Path
-
-import pytest
-
-_spec = importlib.util.spec_from_file_location(
-    "mutations", Path(__file__).parent.parent / "test_mutations.py"
-)
-mutations = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(mutations)
-
 BATCHES, LOADER, SKETCH = (f"tests/torch/test_{name}.py" for name in ("batch_record", "loader", "sketch"))
 TRAINERS = "tests/torch/test_trainers.py"
 EXACT, LOOPS, OBSERVE = (f"tests/torch/test_{name}.py" for name in ("exact", "loops", "observe"))
@@ -272,19 +261,3 @@ MUTATIONS = {
         f"{TRAINERS}::test_the_trainer_goes_on_from_its_checkpoints_and_logs_the_order",
     ),
 }
-
-
-def test_every_mistake_can_still_be_planted():
-    mutations.check_up_to_date(MUTATIONS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", mutations.some(MUTATIONS))
-def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
-    file, edits, test = MUTATIONS[mistake]
-    mutations.check_noticed(tmp_path, mistake, file, edits, [test])
-
-
-@pytest.mark.slow
-def test_without_a_mistake_the_same_tests_pass(tmp_path):
-    mutations.check_passing(tmp_path, {test for _, _, test in MUTATIONS.values()})

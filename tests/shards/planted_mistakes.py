@@ -1,16 +1,5 @@
 """Mistakes that surveys, shard streams and audits are prone to, planted one by one: the tests must fail."""
 
-import importlib.util
-from pathlib import Path
-
-import pytest
-
-_spec = importlib.util.spec_from_file_location(
-    "mutations", Path(__file__).parent.parent / "test_mutations.py"
-)
-mutations = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(mutations)
-
 SURVEY, ORDER, WINDOW = (f"tests/shards/test_{name}.py" for name in ("survey", "order", "window"))
 SHARDED, AUDIT = "tests/torch/test_sharded.py", "tests/audit/test_audit.py"
 
@@ -111,19 +100,3 @@ MUTATIONS = {
         f"{AUDIT}::test_global_random_states_are_put_back",
     ),
 }
-
-
-def test_every_mistake_can_still_be_planted():
-    mutations.check_up_to_date(MUTATIONS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", mutations.some(MUTATIONS))
-def test_a_planted_mistake_makes_a_test_fail(mistake, tmp_path):
-    file, edits, test = MUTATIONS[mistake]
-    mutations.check_noticed(tmp_path, mistake, file, edits, [test])
-
-
-@pytest.mark.slow
-def test_without_a_mistake_the_same_tests_pass(tmp_path):
-    mutations.check_passing(tmp_path, {test for _, _, test in MUTATIONS.values()})
