@@ -66,7 +66,13 @@ def weights_after(data: ClientData, epochs: int, policy: object, model: str, **c
     with precision_of(made.config.precision):
         for epoch in range(epochs):
             made.loop.epoch(epoch)
-    return made.loop.servers.double().cpu(), np.array(made.loop.runs[0].orders)
+    return parameters_of(made), np.array(made.loop.runs[0].orders)
+
+
+def parameters_of(made: Runs) -> torch.Tensor:
+    """The first server's parameters in one order, however rows are laid out."""
+    named = made.loop.layout.named(made.loop.servers[0].double())
+    return torch.from_numpy(np.concatenate([array.ravel() for array in named.values()]))
 
 
 def check() -> None:
@@ -89,7 +95,7 @@ def check() -> None:
     for precision in ("float32", "tf32", "bf16"):
         eager, _ = weights_after(one_round, 1, PairGraB(), "cnn", precision=precision, graph=False)
         graph, _ = weights_after(one_round, 1, PairGraB(), "cnn", precision=precision)
-        start = runs_of(one_round, [(PairGraB(), 0)]).loop.servers.double().cpu()
+        start = parameters_of(runs_of(one_round, [(PairGraB(), 0)]))
         moved = float((exact - start).norm())
         say(
             check="cnn, one round", precision=precision, moved=moved,
@@ -105,7 +111,7 @@ def usable() -> None:
         for kernels in (False, None):
             changes = {"precision": "float32", "kernels": kernels}
             found[kernels] = weights_after(few, 1, PairGraB(), "cnn", **changes)[0]
-        start = runs_of(few, [(PairGraB(), 0)]).loop.servers.double().cpu()
+        start = parameters_of(runs_of(few, [(PairGraB(), 0)]))
         gap = float((found[None] - found[False]).norm() / (found[False] - start).norm())
         KERNELS["used"] = None if gap < 0.01 else False
         say(triton_minus_torch=gap, used=gap < 0.01)
