@@ -230,4 +230,4 @@ class PoolReLU(torch.autograd.Function):
 
 def precision() -> str:
     """How float32 products are made."""
-    return "ieee" if torch.get_float32_matmulprecision() == "highest" else "tf32"
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
