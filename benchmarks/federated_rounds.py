@@ -6,8 +6,8 @@ python benchmarks/federated_rounds.py table FILE…      Markdown: rounds to eac
 
 ``run`` takes ``--seed-from 2 --seeds 1`` (only the third seed), ``--availability dropout``,
 ``--server-step 1.5`` (at each epoch's end), ``--step-sizes .02 .05`` (``table`` shows each method at its
-best; with ``--each-step`` at all of them) and ``--to-end`` (go on when all targets are reached). ``table`` merges
-files, the last word counts; with ``--at 100 300`` it prints the accuracy after so many rounds too.
+best; with ``--each-step`` at all of them) and ``--to-end`` (go on when all targets are reached). ``table``
+merges files, the last word counts; with ``--at 100 300`` it prints the accuracy after so many rounds too.
 
 All methods and seeds of a setting train side by side from the same first weights, and are measured every
 ``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or
@@ -336,7 +336,7 @@ def best(rows: Sequence[dict[str, Any]], method: str, target: float) -> dict[int
 
 
 def accuracy_after(rows: Sequence[dict[str, Any]], method: str, rounds: int) -> str:
-    """Test accuracy after so many rounds at the best step size, three looks' mean; mean and spread over seeds."""
+    """Test accuracy after so many rounds, the mean of three looks, at the best step; its mean and spread."""
     by_step: dict[float, dict[int, float]] = {}
     for row in rows:
         seen = [a for r, a in zip(row["round"], row["accuracy"], strict=True) if r <= rounds]
