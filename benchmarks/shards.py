@@ -485,7 +485,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=25_000)
     parser.add_argument("--shards", type=int, default=250)
     parser.add_argument("--window", type=int, default=1000,
-                        help="examples in the buffer, of every method; 0: as many as the survey suggests")  # fmt: skip
+                        help="examples in every buffer; 0: as many as the survey suggests")  # fmt: skip
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     parser.add_argument("--inside", action="store_true", help="table: means over quarters instead of ends")
