@@ -48,6 +48,10 @@ for name, (model, size) in models.items():
         assert bool(calls) == kernels, f"kernels={kernels}, and {len(calls)} calls"
     for plain, triton in zip(*found, strict=True):
         assert (plain - triton).norm() <= 1e-4 * plain.norm(), name
+x, bias = torch.randn(2, 3, 4, 4, 16, device=device), torch.randn(2, 16, device=device)
+other = x.permute(1, 2, 3, 0, 4).contiguous().permute(3, 0, 1, 2, 4)  # the same images, lanes inside pixels
+pool = triton_kernels.PoolReLU.apply
+assert torch.equal(pool(x, bias), pool(other, bias)), "images that lie in another order"
 print("equal")
 """
 

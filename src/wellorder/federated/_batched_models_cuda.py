@@ -197,6 +197,7 @@ class PoolReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        x = x.contiguous()  # cuDNN's images lie in another order
         lanes, batch, high, wide, channels = x.shape
         y = x.new_empty(lanes, batch, high // 2, wide // 2, channels)
         argmax = torch.empty_like(y, dtype=torch.int8)
