@@ -50,7 +50,7 @@ def test_rows_that_are_shown_beside_the_training_change_nothing(policy, monkeypa
     monkeypatch.setattr(_observing, "BESIDE", set())
     at_the_end = orders_of("cuda", policy, "sketch")
     assert (beside[0] == at_the_end[0]).all()
-    assert beside[1].tolist() == at_the_end[1].tolist()
+    np.testing.assert_allclose(beside[1], at_the_end[1], rtol=1e-6)
     assert beside[2] == at_the_end[2] == 60 * 3
 
 
