@@ -104,8 +104,6 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering always": (Steering(), {"observe": "always"}),
     "features, then Steering": (Steering(), {"rows": "features", "model": True}),
 }
-TIMED = 4096
-"""Examples in the epochs that are timed."""
 
 
 def say(**values: object) -> None:
@@ -291,7 +289,7 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     torch.set_num_threads(1)
     setting = chosen(options, name)
     data = data_of(options, setting)
-    part = replace(data, x=data.x[:TIMED], y=data.y[:TIMED])
+    part = replace(data, x=data.x[: options.timed], y=data.y[: options.timed])
     runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in setting.orders}
     plain = Training(setting, part, "RR", 0)
     plain.loader = part.loader(setting.recipe.batch)
@@ -398,6 +396,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     for name in ("--epochs", "--seeds", "--examples", "--looked-at"):
         parser.add_argument(name, type=int, help="the setting's unless given")
+    parser.add_argument("--timed", type=int, default=4096, help="examples in the epochs that are timed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--orders", nargs="+", choices=list(ORDERS), help="the setting's unless given")
     parser.add_argument("--rows", help="append every epoch of every run to this file, as it ends")
