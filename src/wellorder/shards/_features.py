@@ -20,6 +20,7 @@ from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 Label = int | str | bool
 MOST_SIDES = 63
 """Numbers that an input is sketched to, at most; odd, so that a picture's lines do not fall on each other."""
@@ -160,20 +161,36 @@ class FeatureRows:
     def __call__(self, example: Any) -> Floats:
         return np.asarray(self.many([example])[0])
 
+    @property
+    def block_width(self) -> int | None:
+        """Numbers of a row that are not zero by its label, if there are any others: see `blocks`."""
+        return 1 + len(self.center) if self.labels and not self.shared else None
+
     def many(self, examples: Sequence[Any]) -> Floats:
         """The rows of some examples, (b, dim)."""
-        inputs, labels = split(examples if self.xy is pair else list(map(self.xy, examples)))
-        rows = np.zeros((len(labels), self.dim), np.float32)
         if self.shared:
-            for row, label in zip(rows, labels, strict=True):
-                row[:] = self.code(label)
-            return rows
+            labels = split(self._pairs(examples))[1]
+            return np.array([self.code(label) for label in labels], np.float32).reshape(-1, self.size)
+        blocks, places = self.blocks(examples)
+        if not self.labels:
+            return blocks
+        rows = np.zeros((len(blocks), len(self.labels), blocks.shape[1]), np.float32)
+        rows[np.arange(len(blocks)), places] = blocks
+        return rows.reshape(len(blocks), -1)
+
+    def blocks(self, examples: Sequence[Any]) -> tuple[Floats, Ints]:
+        """Of each row what is not zero by its label, (b, block_width), and the labels' places."""
+        inputs, labels = split(self._pairs(examples))
         places = np.zeros(len(labels), np.int64)
         if self.labels:
             places[:] = list(map(self._places.get, labels, itertools.repeat(-1)))  # type: ignore[attr-defined]
         sides = self.sketch.of(inputs) if len(self.center) else np.zeros((len(labels), 0), np.float32)
-        _place_rows(places, sides, self.center, self.scale, bool(self.labels), rows)
-        return rows
+        made = np.zeros((len(labels), bool(self.labels) + len(self.center)), np.float32)
+        _standardise(places, sides, self.center, self.scale, bool(self.labels), made)
+        return made, np.maximum(places, 0)
+
+    def _pairs(self, examples: Sequence[Any]) -> Sequence[Any]:
+        return examples if self.xy is pair else list(map(self.xy, examples))
 
     def code(self, label: Label) -> Floats:
         """The random signs of one of very many labels."""
@@ -318,13 +335,11 @@ def _add_by_place(places, sides, total):  # type: ignore[no-untyped-def]
 
 
 @fast
-def _place_rows(places, sides, center, scale, labelled, rows):  # type: ignore[no-untyped-def]
-    width = len(center) + labelled
+def _standardise(places, sides, center, scale, labelled, blocks):  # type: ignore[no-untyped-def]
     for i in range(len(places)):
         if places[i] >= 0:
-            at = places[i] * width
             if labelled:
-                rows[i, at] = np.float32(1.0)
-                at += 1
+                blocks[i, 0] = np.float32(1.0)
+            into = blocks[i, np.int64(labelled) :]
             for j in range(len(center)):
-                rows[i, at + j] = (sides[i, j] - center[j]) * scale[j]
+                into[j] = (sides[i, j] - center[j]) * scale[j]
