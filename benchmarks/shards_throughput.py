@@ -65,8 +65,7 @@ def pair(example: tuple[object, object]) -> tuple[object, object]:
     return example
 
 
-def columns(example: dict[str, object]) -> tuple[object, object]:
-    return example["x"], example["y"]
+COLUMNS = ("x", "y")
 
 
 WAYS = {
@@ -94,7 +93,7 @@ def stream_of(kind: str, way: str, folder: Path, part: int | None) -> Iterable[A
         return data.decode().to_tuple("npy", "cls").shuffle(WINDOW)
     shards, read = (files, read_tar) if kind == "tar" else row_groups(files)
     if way == "ours":
-        found = Survey.load(folder / f"{kind}.npz", xy=pair if kind == "tar" else columns)
+        found = Survey.load(folder / f"{kind}.npz", xy=pair if kind == "tar" else COLUMNS)
         mine = {name: getattr(found, name)[chosen] for name in ("rows", "sizes", "marks")}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that the window is small does not matter here
@@ -178,7 +177,7 @@ def main() -> None:
         survey(tars, read_tar, path=folder / "tar.npz", threads=1, progress=False)
         print(f"survey of the tars: {time.process_time() - began:.1f} s of the processor", flush=True)
         groups, read = row_groups(sorted(folder.glob("*.parquet")))
-        survey(groups, read, xy=columns, path=folder / "parquet.npz", threads=1, progress=False)
+        survey(groups, read, xy=COLUMNS, path=folder / "parquet.npz", threads=1, progress=False)
         held = WINDOW * int(np.prod(SHAPE)) / 2**20
         for kind, ways in WAYS.items():
             found = asked(["--speed", kind, name, str(parts)])

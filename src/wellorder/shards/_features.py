@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import shown
 from wellorder._compiled import fast
 from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
+from wellorder.shards._reading import SomeRows
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -36,17 +38,60 @@ def pair(example: Any) -> tuple[Any, Any]:
     )
 
 
-def split(pairs: Sequence[Any]) -> tuple[Sequence[Any], list[Label]]:
-    """Pairs of input and label as inputs, and as labels that can be looked up; quick where all are alike."""
+@dataclass(frozen=True)
+class ByName:
+    """Take an example's input and label by their names in it; None: there is none."""
+
+    x: Any
+    y: Any
+
+    def __call__(self, example: Any) -> tuple[Any, Any]:
+        try:
+            return tuple(None if name is None else example[name] for name in (self.x, self.y))  # type: ignore[return-value]
+        except (TypeError, LookupError) as error:
+            raise ValueError(
+                f"xy=({self.x!r}, {self.y!r}): an example of type {type(example).__name__} has no such parts "
+                f"({type(error).__name__}: {error}); pass the names of the input and the label, or a function"
+            ) from error
+
+
+def taking(xy: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """Take what finds an example's input and label: a function, or their two names."""
+    if isinstance(xy, tuple | list) and len(xy) == 2 and all(isinstance(name, str | None) for name in xy):
+        return ByName(*xy)
+    if not callable(xy):
+        raise ValueError(
+            f"xy={shown(xy)}: pass a function from an example to its input and label, or the two names that "
+            'these have in it, e.g. xy=("image", "label")'
+        )
+    return xy  # type: ignore[no-any-return]
+
+
+def inputs_and_labels(
+    examples: Sequence[Any], xy: Callable[[Any], tuple[Any, Any]] = pair
+) -> tuple[Sequence[Any], list[Label]]:
+    """Some examples' inputs, and labels that can be looked up; quick where all are alike, or are columns."""
+    if isinstance(xy, ByName) and isinstance(examples, SomeRows):
+        wanted = {name for name in (xy.x, xy.y) if name is not None}
+        if wanted <= examples.columns.keys():
+            columns = {**examples.columns, None: [None] * len(examples)}
+            return columns[xy.x], _labels(columns[xy.y])
+    pairs = examples if xy is pair else list(map(xy, examples))
     if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
         pairs = list(map(pair, pairs))
     inputs, labels = zip(*pairs, strict=True) if pairs else ((), ())
+    return inputs, _labels(labels)
+
+
+def _labels(labels: Sequence[Any]) -> list[Label]:
+    if isinstance(labels, np.ndarray):
+        return labels.tolist() if labels.dtype.kind in "iu" else list(map(_label, labels.tolist()))
     kinds = set(map(type, labels))
     if kinds <= {int, str}:
-        return inputs, list(labels)
+        return list(labels)
     if len(kinds) == 1 and issubclass(kinds.pop(), np.integer):
-        return inputs, np.array(labels).tolist()
-    return inputs, list(map(_label, labels))
+        return np.array(labels).tolist()
+    return list(map(_label, labels))
 
 
 @dataclass(frozen=True)
@@ -107,7 +152,7 @@ def sums_of(examples: Iterable[tuple[Any, Any]], sketch: InputSketch, at_once: i
     places: dict[Label, int] = {}
     total, squares, count = np.zeros((0, 1 + sketch.width)), np.zeros(sketch.width), 0
     for block in _blocks(examples, at_once):
-        inputs, labels = split(block)
+        inputs, labels = inputs_and_labels(block)
         sides = sketch.of(inputs)
         if not np.isfinite(sides).all():
             bad = count + int(np.argmin(np.isfinite(sides).all(axis=1)))
@@ -169,7 +214,7 @@ class FeatureRows:
     def many(self, examples: Sequence[Any]) -> Floats:
         """The rows of some examples, (b, dim)."""
         if self.shared:
-            labels = split(self._pairs(examples))[1]
+            labels = inputs_and_labels(examples, self.xy)[1]
             return np.array([self.code(label) for label in labels], np.float32).reshape(-1, self.size)
         blocks, places = self.blocks(examples)
         if not self.labels:
@@ -180,7 +225,7 @@ class FeatureRows:
 
     def blocks(self, examples: Sequence[Any]) -> tuple[Floats, Ints]:
         """Of each row what is not zero by its label, (b, block_width), and the labels' places."""
-        inputs, labels = split(self._pairs(examples))
+        inputs, labels = inputs_and_labels(examples, self.xy)
         places = np.zeros(len(labels), np.int64)
         if self.labels:
             places[:] = list(map(self._places.get, labels, itertools.repeat(-1)))  # type: ignore[attr-defined]
@@ -188,9 +233,6 @@ class FeatureRows:
         made = np.zeros((len(labels), bool(self.labels) + len(self.center)), np.float32)
         _standardise(places, sides, self.center, self.scale, bool(self.labels), made)
         return made, np.maximum(places, 0)
-
-    def _pairs(self, examples: Sequence[Any]) -> Sequence[Any]:
-        return examples if self.xy is pair else list(map(self.xy, examples))
 
     def code(self, label: Label) -> Floats:
         """The random signs of one of very many labels."""
@@ -285,6 +327,8 @@ def _numbers(x: Any) -> npt.NDArray[Any]:
 
 def _block(inputs: Sequence[Any]) -> npt.NDArray[Any]:
     """Some inputs of one size as the rows of one array."""
+    if isinstance(inputs, np.ndarray):
+        return _numbers(inputs).reshape(len(inputs), -1)
     first = inputs[0]
     if type(first) is np.ndarray and first.dtype != np.float16:
         try:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from wellorder._balanced import SteeringBuffer
 from wellorder._order import rng
-from wellorder.shards._reading import Read, ShardError, name_of, reading
+from wellorder.shards._reading import Read, ShardError, name_of, opened, taken
 from wellorder.shards._shares import Share
 
 AT_ONCE = 256
@@ -77,9 +77,9 @@ class ShardStream:
         yield map(self._waiting.pop, self._left)  # of a state that was loaded
         for number, block in self._blocks(*self._next):
             following = number + len(block)
-            self._next = (following >> PLACES, following & ((1 << PLACES) - 1))
             self._leave(self._buffer.push(block, np.arange(number, following)))
-            del block  # it would keep what was given out
+            self._next = (following >> PLACES, following & ((1 << PLACES) - 1))
+            del block
             yield map(self._waiting.pop, self._left)
         self._next = (len(self.pieces), 0)
         self._leave(self._buffer.drain())
@@ -115,22 +115,19 @@ class ShardStream:
     def _piece(self, at: int, place: int) -> Iterator[Block]:
         """The examples of a piece from a place on; what was read before an error is given out before it."""
         shard, start, stop = self.pieces[at]
-        examples = reading(self._shards[shard], self._read)
+        examples = opened(self._shards[shard], self._read)
         here = sum(1 for _ in itertools.islice(examples, start + place))
         while stop < 0 or here < stop:
             wanted = AT_ONCE if stop < 0 else min(AT_ONCE, stop - here)
-            block: list[Any] = []
-            error = None
-            try:
-                block.extend(itertools.islice(examples, wanted))  # an error leaves what was read before it
-            except ShardError as told:
-                error = told
+            block, error = taken(examples, wanted)
+            count = len(block)
             if block:
                 yield (at << PLACES) + here - start, block
-            here += len(block)
+            del block  # else what was given out would stay while more is read
+            here += count
             if error is not None:
                 raise error
-            if len(block) < wanted:
+            if count < wanted:
                 break
         if here < stop:
             raise self._changed(shard, f"{here}")
