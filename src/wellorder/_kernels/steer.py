@@ -56,8 +56,8 @@ class Window:
     ) -> Ints:
         """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
 
-        Where rows are blocks, ``rows[i]`` stands in its row from ``places[i] * width`` on, and the mean is the
-        same in all calls. Else a ``mean`` other than the last call's (a running one) holds for all that came
+        Where rows are blocks, ``rows[i]`` stands in its row from ``places[i] * width`` on, and the mean is
+        the same in all calls. Else a ``mean`` other than the last call's (a running one) holds for all that came
         before, too: the sum is that of the rows emitted so far less as many times this mean.
         """
         if self.places is None and self.mean is not None and not np.array_equal(mean, self.mean):
@@ -184,20 +184,19 @@ def _add(row, total, near):  # type: ignore[no-untyped-def]
 
 @fast
 def _add_block(block, place, mean, total, near):  # type: ignore[no-untyped-def]
-    """The sum less the mean, and in the block's place plus the block; returns what `_look` does."""
-    for k in range(len(total)):
-        total[k] -= mean[k]
+    """Add a row that is a block, less the mean; returns the sum's product with the mean."""
     mine = total[place * len(block) :]
     for k in range(len(block)):
         mine[k] += np.float64(block[k])
-    return _look(total, mean, near)
+    return _less(1.0, mean, total, near)
 
 
 @fast
-def _look(total, mean, near):  # type: ignore[no-untyped-def]
-    """The sum in float32, and its product with the mean: a function of the sum, so that a saved sum says all."""
+def _less(times, mean, total, near):  # type: ignore[no-untyped-def]
+    """Take the mean off the sum, so many times; returns their product, which follows from the sum alone."""
     product = 0.0
     for k in range(len(total)):
+        total[k] -= times * mean[k]
         near[k] = np.float32(total[k])
         product += mean[k] * total[k]
     return np.float32(product)
@@ -239,7 +238,7 @@ def _take_in(  # type: ignore[no-untyped-def]
     window, places, scales, total, near, out,
 ):  # fmt: skip
     gone, square = 0, np.dot(mean, mean)
-    shared = np.float32(0.0) if places is None else _look(total, mean, near)
+    shared = np.float32(0.0) if places is None else _less(0.0, mean, total, near)
     for i in range(len(which)):
         at = filled
         for k in range(0, rows.shape[1], LINE):
@@ -269,7 +268,7 @@ def _drain(  # type: ignore[no-untyped-def]
     filled, candidates, draws, mean, held, window, places, scales, total, near, out
 ):
     count = filled
-    shared = np.float32(0.0) if places is None else _look(total, mean, near)
+    shared = np.float32(0.0) if places is None else _less(0.0, mean, total, near)
     for i in range(count):
         at = _choose(filled, candidates, draws, window, places, scales, near, shared)
         out[i] = held[at]

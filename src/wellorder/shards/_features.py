@@ -42,12 +42,12 @@ def pair(example: Any) -> tuple[Any, Any]:
 class ByName:
     """Take an example's input and label by their names in it; None: there is none."""
 
-    x: Any
-    y: Any
+    x: str | None
+    y: str | None
 
     def __call__(self, example: Any) -> tuple[Any, Any]:
         try:
-            return tuple(None if name is None else example[name] for name in (self.x, self.y))  # type: ignore[return-value]
+            return None if self.x is None else example[self.x], None if self.y is None else example[self.y]
         except (TypeError, LookupError) as error:
             raise ValueError(
                 f"xy=({self.x!r}, {self.y!r}): an example of type {type(example).__name__} has no such parts "
@@ -72,9 +72,8 @@ def inputs_and_labels(
 ) -> tuple[Sequence[Any], list[Label]]:
     """Some examples' inputs, and labels that can be looked up; quick where all are alike, or are columns."""
     if isinstance(xy, ByName) and isinstance(examples, SomeRows):
-        wanted = {name for name in (xy.x, xy.y) if name is not None}
-        if wanted <= examples.columns.keys():
-            columns = {**examples.columns, None: [None] * len(examples)}
+        columns: dict[str | None, Any] = {**examples.columns, None: [None] * len(examples)}
+        if xy.x in columns and xy.y in columns:
             return columns[xy.x], _labels(columns[xy.y])
     pairs = examples if xy is pair else list(map(xy, examples))
     if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
@@ -83,15 +82,15 @@ def inputs_and_labels(
     return inputs, _labels(labels)
 
 
-def _labels(labels: Sequence[Any]) -> list[Label]:
-    if isinstance(labels, np.ndarray):
-        return labels.tolist() if labels.dtype.kind in "iu" else list(map(_label, labels.tolist()))
-    kinds = set(map(type, labels))
+def _labels(labels: Any) -> list[Label]:
+    known: list[Label] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    kinds = set(map(type, known))
     if kinds <= {int, str}:
-        return list(labels)
+        return known
     if len(kinds) == 1 and issubclass(kinds.pop(), np.integer):
-        return np.array(labels).tolist()
-    return list(map(_label, labels))
+        known = np.array(known).tolist()
+        return known
+    return list(map(_label, known))
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class InputSketch:
             signs = random_signs(rng(self.seed, 0, "shards.inputs"), self.dim)
         object.__setattr__(self, "_signs", signs)
 
-    def of(self, inputs: Sequence[Any]) -> Floats:
+    def of(self, inputs: Sequence[Any] | npt.NDArray[Any]) -> Floats:
         """The sketches of some inputs, (b, width)."""
         out = np.zeros((len(inputs), self.width), np.float32)
         if not self.width:
@@ -325,7 +324,7 @@ def _numbers(x: Any) -> npt.NDArray[Any]:
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def _block(inputs: Sequence[Any]) -> npt.NDArray[Any]:
+def _block(inputs: Any) -> npt.NDArray[Any]:
     """Some inputs of one size as the rows of one array."""
     if isinstance(inputs, np.ndarray):
         return _numbers(inputs).reshape(len(inputs), -1)

@@ -138,7 +138,7 @@ def survey(
         From an example to its row, a 1-D array; ``row.many(examples)``, if there is such a method, makes
         many at once. Left out: one-hot label ⊗ a sketch of the input, as `features` does.
     xy
-        From an example to its input and label, or the two names that these have in it, ``("image", "label")``;
+        From an example to its input and label, or the names that these have in it, ``("image", "label")``;
         not needed where examples are such pairs. None for the input means labels alone, None for the label
         means that there is none, which is warned of.
     sample
