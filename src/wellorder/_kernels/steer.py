@@ -57,8 +57,8 @@ class Window:
         """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
 
         Where rows are blocks, ``rows[i]`` stands in its row from ``places[i] * width`` on, and the mean is
-        the same in all calls. Else a ``mean`` other than the last call's (a running one) holds for all that came
-        before, too: the sum is that of the rows emitted so far less as many times this mean.
+        the same in all calls. Else a ``mean`` other than the last call's (a running one) holds for all that
+        came before, too: the sum is that of the rows emitted so far less as many times this mean.
         """
         if self.places is None and self.mean is not None and not np.array_equal(mean, self.mean):
             shift = mean - self.mean

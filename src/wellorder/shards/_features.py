@@ -72,7 +72,7 @@ def inputs_and_labels(
 ) -> tuple[Sequence[Any], list[Label]]:
     """Some examples' inputs, and labels that can be looked up; quick where all are alike, or are columns."""
     if isinstance(xy, ByName) and isinstance(examples, SomeRows):
-        columns: dict[str | None, Any] = {**examples.columns, None: [None] * len(examples)}
+        columns: dict[Any, Any] = {**examples.columns, None: [None] * len(examples)}
         if xy.x in columns and xy.y in columns:
             return columns[xy.x], _labels(columns[xy.y])
     pairs = examples if xy is pair else list(map(xy, examples))
