@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wellorder import balanced_stream, order_error
-from wellorder.shards import RowGroup, hugging_face, ordered_shards, row_groups, survey
+from wellorder.shards import RowGroup, _stream, hugging_face, ordered_shards, row_groups, survey
 
 # WebDataset leaves the files of its tars to the garbage collector.
 LEFT_OPEN = pytest.mark.filterwarnings(
@@ -120,7 +120,7 @@ def test_parquet_and_arrow_files_by_row_group(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("names", [("x", "y"), (None, "y"), ("z", "word")])
-def test_rows_made_of_columns_are_those_made_of_examples(tmp_path, names):
+def test_rows_made_of_columns_are_those_made_of_examples(tmp_path, names, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("torch")
     import pyarrow.parquet as pq
@@ -134,6 +134,7 @@ def test_rows_made_of_columns_are_those_made_of_examples(tmp_path, names):
             "word", pa.array([f"kind {label}" for label in LABELS[part]])
         )
         pq.write_table(table, tmp_path / f"{file:02}.parquet", row_group_size=EACH // 2 + 1)
+    monkeypatch.setattr(_stream, "AT_ONCE", 7)  # several parts of a row group
     shards, read = row_groups(sorted(tmp_path.iterdir()))
     by_name = survey(shards, read, xy=names)
     by_function = survey(
