@@ -2,13 +2,18 @@
 
 python benchmarks/federated_rounds.py run SETTING… --data DIR [--device cuda] [--part 1/3] >> rounds.jsonl
 python benchmarks/federated_rounds.py measure SETTING… --data DIR    only how much its clients differ
-python benchmarks/federated_rounds.py table rounds.jsonl      Markdown: rounds to each target, and saved
+python benchmarks/federated_rounds.py table FILE…      Markdown: rounds to each target, and saved, by seed
+
+``run`` takes ``--seed-from 2 --seeds 1`` (only the third seed), ``--availability dropout``,
+``--server-step 1.5`` (at each epoch's end), ``--step-sizes .02 .05`` (``table`` shows each method at its
+best; with ``--each-step`` at all of them) and ``--to-end`` (go on when all targets are reached). ``table``
+merges files, the last word counts; with ``--at 100 300`` it prints the accuracy after so many rounds too.
 
 All methods and seeds of a setting train side by side from the same first weights, and are measured every
 ``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or
 above it. Every setting also prints how much its clients differ, from two epochs' updates. DIR holds the
 official files (mnist/, fashion_mnist/, cifar-10-batches-bin/, cifar-100-binary/, clients/). Without names of
-settings all are run. JSON lines.
+settings all are run but the paper's Figure 2 (fig2-…: 1,000 clients, 20,000 rounds). JSON lines.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from wellorder import BalancedCohorts, Herding, PairGraB, RandomCohorts, RandomReshuffling
+from wellorder import BalancedCohorts, Herding, PairGraB, RandomCohorts, RandomReshuffling, ShuffleOnce
 from wellorder.federated import (
     Always,
     ClientData,
@@ -57,8 +62,10 @@ METHODS: dict[str, tuple[Any, int]] = {
     "FL-GraB": (PairGraB(), 0),
     "Herding": (Herding(), SKETCH),
     "BalancedCohorts": (BalancedCohorts(COHORT), SKETCH),
+    "FL-OP": (ShuffleOnce(), 0),
 }
 """A policy, and the length of its sketches (0: whole updates)."""
+USUAL = [name for name in METHODS if name != "FL-OP"]
 SPLITS: dict[str, Callable[[Any, int], Partition]] = {
     "one": label_shards,
     "two": lambda labels, clients: label_shards(labels, clients, each=2),
@@ -68,9 +75,11 @@ SPLITS: dict[str, Callable[[Any, int], Partition]] = {
 }
 AVAILABILITY = {
     "always": Always(),
-    "diurnal": Diurnal(groups=2, period=100, awake=0.6),
+    "diurnal": Diurnal(groups=4, period=100, awake=0.5),
     "dropout": DropOut(0.3),
 }
+SHORTER = 4
+"""So many times more epochs are allowed where clients are missed."""
 LOOKS = 3
 """A target counts as reached when the mean of so many looks reaches it: one lucky look is no result."""
 
@@ -122,6 +131,8 @@ SETTINGS = {
     "cifar100-two": Setting("cifar100", "two", 500, 0.1, 4000, HUNDRED),
     "cifar100-dir.1": Setting("cifar100", "dir.1", 500, 0.1, 4000, HUNDRED),
     "cifar100-dir.5": Setting("cifar100", "dir.5", 500, 0.1, 3000, HUNDRED),
+    "fig2-cifar10": Setting("cifar10", "one", 1000, 0.1, 20000, (0.5, 0.6, 0.7, 0.8), 100),
+    "fig2-cifar100": Setting("cifar100", "one", 1000, 0.1, 20000, (0.1, 0.2, 0.3, 0.4), 100),
 }
 """CIFAR: 50 images a client, so 500 clients hold half of the data (``--clients 1000`` takes all)."""
 
@@ -160,8 +171,11 @@ def config_of(setting: Setting, clients: int, options: argparse.Namespace) -> Co
     """The settings that all runs share."""
     each = -(-clients // COHORT)
     rounds = options.rounds or setting.rounds
+    epochs = max(1, rounds // each)
+    if options.availability != "always":  # epochs that miss clients are shorter: rounds end the run
+        epochs *= SHORTER
     return Config(
-        setting.step_size, max(1, rounds // each), cohort=COHORT, clip=10.0, augment=setting.images,
+        setting.step_size, epochs, cohort=COHORT, clip=10.0, augment=setting.images,
         train_sample=500, looks=max(1, round(each / (options.every or setting.every))),
         server_step=options.server_step, availability=AVAILABILITY[options.availability],
         device=options.device, precision=options.precision,
@@ -193,14 +207,16 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
     setting, began = SETTINGS[name], time.time()
     data, make = task(setting, options)
     shared = config_of(setting, data.partition.n, options)
-    say(setting=name, clients=data.partition.n, heterogeneity=round(differ(data, make, shared), 4),
-        rounds=shared.epochs * -(-data.partition.n // COHORT), precision=shared.precision)  # fmt: skip
+    clients, most = data.partition.n, options.rounds or setting.rounds
+    if not options.no_measure:
+        say(setting=name, clients=clients, heterogeneity=round(differ(data, make, shared), 4),
+            rounds=most, precision=shared.precision)  # fmt: skip
     if options.command == "measure":
         return
     gammas = options.step_sizes or [setting.step_size]
     label = {
         "setting": name, "availability": options.availability, "server_step": options.server_step,
-        "targets": setting.targets,
+        "targets": setting.targets, "clients": clients, "precision": shared.precision,
     }  # fmt: skip
     for seeds in options.together:
         keys = [(m, g, s) for m in options.methods for g in gammas for s in seeds]
@@ -213,8 +229,10 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
             runs.loop.servers[r] = flat.to(runs.loop.servers)
 
         def stop(_: int, __: Any, runs: Runs = runs) -> None:
-            curves = [[row["test_accuracy"] for row in rows] for rows in runs.rows]
-            if time.time() > until or all(reached(c, setting.targets[-1]) is not None for c in curves):
+            curves = [list(curve(rows, most).values()) for rows in runs.rows]
+            through = all(reached(c, setting.targets[-1]) is not None for c in curves)
+            least = min(rows[-1]["round"] for rows in runs.rows)
+            if time.time() > until or least >= most or (through and not options.to_end):
                 raise Enough
 
         try:
@@ -223,12 +241,20 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
         except Enough:
             pass
         for (method, gamma, seed), rows in zip(keys, runs.rows, strict=True):
+            found = curve(rows, most)
             say(
-                **label, method=method, step_size=gamma, seed=seed,
-                round=[int(row["round"]) for row in rows],
-                accuracy=[round(row["test_accuracy"], 4) for row in rows],
+                **label, method=method, step_size=gamma, seed=seed, round=list(found),
+                accuracy=[round(value, 4) for value in found.values()],
                 seconds=round(time.time() - began, 1),
             )  # fmt: skip
+
+
+def curve(rows: Sequence[dict[str, float]], most: float) -> dict[int, float]:
+    """Test accuracy by round, up to ``most`` rounds.
+
+    Of runs side by side those whose epoch is over are looked at again until the others' is: the last counts.
+    """
+    return {int(row["round"]): row["test_accuracy"] for row in rows if row["round"] <= most}
 
 
 def reached(accuracy: Sequence[float], target: float) -> int | None:
@@ -244,32 +270,55 @@ def rounds_to(row: dict[str, Any], target: float) -> float:
     return float(row["round"][at]) if at is not None else float("inf")
 
 
-def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+Kind = tuple[str, str, float, int, float]
+"""What is compared: setting, availability, server step, number of clients, step size (0: each its best)."""
+
+
+def tables(rows: Sequence[dict[str, Any]], each_step: bool = False, at: Sequence[int] = ()) -> Iterator[str]:
     """Markdown: for each setting and target each method's rounds, and what it saves against the default."""
     differs = {row["setting"]: row["heterogeneity"] for row in rows if "heterogeneity" in row}
-    runs = [row for row in rows if "method" in row]
+    kinds: dict[Kind, list[dict[str, Any]]] = {}
+    for row in (row for row in rows if "method" in row):
+        step = float(row["step_size"]) if each_step else 0.0
+        kind = row["setting"], row["availability"], float(row["server_step"]), row.get("clients", 0), step
+        kinds.setdefault(kind, []).append(row)
+    runs = [row for own in kinds.values() for row in own]
     methods = [m for m in METHODS if any(row["method"] == m for row in runs)]
-    others = [m for m in methods if m != "default"]
-    yield "| setting | differ | target | " + " | ".join(
-        [*(f"{m}, rounds" for m in methods), *(f"{m} saves" for m in others)]
-    ) + " |"  # fmt: skip
-    yield "|---" * (3 + len(methods) + len(others)) + "|"
-    kinds = dict.fromkeys((row["setting"], row["availability"], row["server_step"]) for row in runs)
-    for kind in kinds:
-        own = [row for row in runs if (row["setting"], row["availability"], row["server_step"]) == kind]
-        name, availability, step = kind
-        title = (
-            name + (f", {availability}" if availability != "always" else "") + (f", η={step:g}" * (step != 1))
-        )
+    others = [m for m in methods if m != "default"] if "default" in methods else []
+    heads = [
+        "setting",
+        "differ",
+        "target",
+        *(f"{m}, rounds" for m in methods),
+        *(f"{m} saves" for m in others),
+    ]
+    yield line(heads)
+    yield line(["---"] * len(heads))
+    for kind, own in kinds.items():
+        differ = f"{differs[kind[0]]:.2f}" if kind[0] in differs else "?"
         for target in own[0]["targets"]:
             found = {method: best(own, method, target) for method in methods}
-            cells = [told(found[m]) for m in methods]
-            cells += [saved(found["default"], found[m]) for m in others] if "default" in found else []
-            yield (
-                f"| {title} | {differs.get(name, float('nan')):.2f} | {100 * target:g} % | "
-                + " | ".join(cells)
-                + " |"
-            )
+            cells = [told(found[m]) for m in methods] + [saved(found["default"], found[m]) for m in others]
+            yield line([title_of(kind), differ, f"{100 * target:g} %", *cells])
+    if at:
+        yield ""
+        yield line(["setting", "after rounds", *methods])
+        yield line(["---"] * (2 + len(methods)))
+    for kind, own in kinds.items():
+        for rounds in at:
+            yield line([title_of(kind), f"{rounds}", *(accuracy_after(own, m, rounds) for m in methods)])
+
+
+def line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def title_of(kind: Kind) -> str:
+    """A setting and what is not usual about it."""
+    name, availability, server_step, _, step = kind
+    words = [name, *([availability] if availability != "always" else [])]
+    words += [f"η={server_step:g}"] * (server_step != 1) + [f"γ={step:g}"] * (step > 0)
+    return ", ".join(words)
 
 
 def best(rows: Sequence[dict[str, Any]], method: str, target: float) -> dict[int, float]:
@@ -278,7 +327,27 @@ def best(rows: Sequence[dict[str, Any]], method: str, target: float) -> dict[int
     for row in rows:
         if row["method"] == method:
             by_step.setdefault(row["step_size"], {})[row["seed"]] = rounds_to(row, target)
-    return min(by_step.values(), key=lambda seeds: float(np.mean(list(seeds.values()))), default={})
+
+    def slow(seeds: dict[int, float]) -> tuple[int, float]:
+        good = [rounds for rounds in seeds.values() if np.isfinite(rounds)]
+        return len(seeds) - len(good), float(np.mean(good)) if good else 0.0
+
+    return min(by_step.values(), key=slow, default={})
+
+
+def accuracy_after(rows: Sequence[dict[str, Any]], method: str, rounds: int) -> str:
+    """Test accuracy after so many rounds, the mean of three looks, at the best step; its mean and spread."""
+    by_step: dict[float, dict[int, float]] = {}
+    for row in rows:
+        seen = [a for r, a in zip(row["round"], row["accuracy"], strict=True) if r <= rounds]
+        if row["method"] == method and len(seen) >= LOOKS and row["round"][-1] >= 0.97 * rounds:
+            by_step.setdefault(row["step_size"], {})[row["seed"]] = 100 * float(np.mean(seen[-LOOKS:]))
+    found = max(
+        (np.array(list(seeds.values())) for seeds in by_step.values()), key=np.mean, default=np.zeros(0)
+    )
+    if not len(found):
+        return "–"
+    return f"{found.mean():.1f}" + (f" ± {found.std(ddof=1):.1f}" if len(found) > 1 else "")
 
 
 def told(seeds: dict[int, float]) -> str:
@@ -294,12 +363,12 @@ def told(seeds: dict[int, float]) -> str:
 
 
 def saved(default: dict[int, float], own: dict[int, float]) -> str:
-    """Rounds saved in percent, seed by seed: mean, and the range over seeds."""
-    pairs = [(default[s], own[s]) for s in default.keys() & own.keys()]
+    """Rounds saved in percent: mean, and in brackets seed by seed."""
+    pairs = [(default[s], own[s]) for s in sorted(default.keys() & own.keys())]
     good = np.array([100 * (1 - b / a) for a, b in pairs if np.isfinite(a) and np.isfinite(b) and a])
     if not len(good) or len(good) < len(pairs):
         return "–"
-    return f"{good.mean():.0f} %" + (f" ({good.min():.0f} to {good.max():.0f})" if len(good) > 1 else "")
+    return f"{good.mean():.0f} %" + (f" ({', '.join(f'{g:.0f}' for g in good)})" if len(good) > 1 else "")
 
 
 def parts(names: Sequence[str], part: str) -> list[str]:
@@ -313,23 +382,26 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser("table")
     show.add_argument("files", nargs="+", type=Path)
+    show.add_argument("--each-step", action="store_true", help="a row for each step size, not the best alone")
+    show.add_argument("--at", nargs="+", type=int, default=[], help="also the accuracy after so many rounds")
     run, measure = commands.add_parser("run"), commands.add_parser("measure")
     for command in (run, measure):
         settle(command)
     options = parser.parse_args()
     if options.command == "table":
         rows = [json.loads(line) for file in options.files for line in file.read_text().splitlines() if line]
-        print("\n".join(tables(rows)))
+        print("\n".join(tables(rows, options.each_step, options.at)))
         return
     unknown = [name for name in options.settings if name not in SETTINGS]
     if unknown:
         parser.error(f"no setting {unknown[0]}; choose from {', '.join(SETTINGS)}")
     torch.set_num_threads(1)
     options.precision = options.precision or ("bf16" if options.device.startswith("cuda") else "float32")
-    size = options.at_once or options.seeds
-    options.together = [range(s, min(s + size, options.seeds)) for s in range(0, options.seeds, size)]
+    size, end = options.at_once or options.seeds, options.seed_from + options.seeds
+    options.together = [range(s, min(s + size, end)) for s in range(options.seed_from, end, size)]
     until = time.time() + 60 * options.minutes
-    for name in parts(options.settings or list(SETTINGS), options.part):
+    usual = [name for name in SETTINGS if not name.startswith("fig2")]
+    for name in parts(options.settings or usual, options.part):
         if time.time() < until:
             train(name, options, until)
 
@@ -342,15 +414,20 @@ def settle(run: argparse.ArgumentParser) -> None:
     run.add_argument("--precision", help="float32; on CUDA bf16")
     run.add_argument("--part", default="1/1", help="2/3: the second of three parts of the settings")
     run.add_argument("--minutes", type=float, default=60.0, help="stop then, and print what there is")
-    run.add_argument("--seeds", type=int, default=3)
+    run.add_argument("--seeds", type=int, default=3, help="how many")
+    run.add_argument("--seed-from", type=int, default=0, help="the first of them")
     run.add_argument("--at-once", type=int, default=0, help="seeds that share the device (0: all)")
-    run.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    run.add_argument("--methods", nargs="+", default=USUAL, choices=list(METHODS))
     run.add_argument("--rounds", type=int, help="at most so many instead of the setting's")
     run.add_argument("--every", type=int, help="rounds between two looks")
     run.add_argument("--clients", type=int, help="instead of the setting's")
-    run.add_argument("--step-sizes", nargs="+", type=float, help="each method's best of these is shown")
+    run.add_argument(
+        "--step-sizes", "--step-size", nargs="+", type=float, help="each method's best of these is shown"
+    )
     run.add_argument("--server-step", type=float, default=1.0)
     run.add_argument("--availability", default="always", choices=list(AVAILABILITY))
+    run.add_argument("--to-end", action="store_true", help="go on when all targets are reached")
+    run.add_argument("--no-measure", action="store_true", help="not how much clients differ")
     run.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
 
 
