@@ -168,7 +168,7 @@ class SteeringBuffer(Generic[E]):
             return rows, None, rows.shape[1]
         maker: Any = self.row
         blocks, places = maker.blocks(examples)
-        return dense(blocks, len(examples), "row(example)"), places, maker.dim
+        return blocks, places, maker.dim
 
     def opened(self, dim: int) -> Window:
         """The window, for rows of ``dim`` numbers."""

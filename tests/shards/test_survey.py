@@ -243,3 +243,14 @@ def test_a_label_that_the_survey_did_not_meet_has_a_row_of_zeros():
     stream = [*shards[0], unknown, *shards[1], unknown]
     out = list(balanced_stream(stream, found.row, window=8, mean=found.mean))
     assert sorted(map(id, out)) == sorted(map(id, stream))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_input_that_is_not_finite_is_named_by_its_place_in_the_stream(bad):
+    examples = [(np.full(3, float(i)), i % 2) for i in range(20)]
+    found = survey([0], lambda _: examples)
+    inputs = [x.copy() for x, _ in examples]
+    inputs[7][1] = inputs[11][0] = bad
+    stream = list(zip(inputs, [y for _, y in examples], strict=True))
+    with pytest.raises(ValueError, match=r"row\(example\)\[7\] is NaN or infinite"):
+        list(balanced_stream(stream, found.row, window=8, mean=found.mean))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from wellorder._arguments import shown
 from wellorder._compiled import fast
+from wellorder._kernels.signals import not_finite
 from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
 from wellorder.shards._reading import SomeRows
@@ -24,6 +25,7 @@ from wellorder.shards._reading import SomeRows
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Label = int | str | bool
+LARGEST = np.finfo(np.float32).max
 MOST_SIDES = 63
 """Numbers that an input is sketched to, at most; odd, so that a picture's lines do not fall on each other."""
 
@@ -230,7 +232,9 @@ class FeatureRows:
             places[:] = list(map(self._places.get, labels, itertools.repeat(-1)))  # type: ignore[attr-defined]
         sides = self.sketch.of(inputs) if len(self.center) else np.zeros((len(labels), 0), np.float32)
         made = np.zeros((len(labels), bool(self.labels) + len(self.center)), np.float32)
-        _standardise(places, sides, self.center, self.scale, bool(self.labels), made)
+        bad = _standardise(places, sides, self.center, self.scale, bool(self.labels), made)
+        if bad >= 0:
+            raise ValueError(not_finite(bad, "row(example)"))
         return made, np.maximum(places, 0)
 
     def code(self, label: Label) -> Floats:
@@ -379,10 +383,16 @@ def _add_by_place(places, sides, total):  # type: ignore[no-untyped-def]
 
 @fast
 def _standardise(places, sides, center, scale, labelled, blocks):  # type: ignore[no-untyped-def]
-    for i in range(len(places)):
+    """Fill in the blocks; returns the first that holds NaN or infinity, or -1."""
+    bad = -1
+    for i in range(len(places) - 1, -1, -1):
         if places[i] >= 0:
             if labelled:
                 blocks[i, 0] = np.float32(1.0)
-            into = blocks[i, np.int64(labelled) :]
+            into, good = blocks[i, np.int64(labelled) :], True
             for j in range(len(center)):
                 into[j] = (sides[i, j] - center[j]) * scale[j]
+                good &= abs(into[j]) <= LARGEST  # never of NaN
+            if not good:
+                bad = i
+    return bad
