@@ -126,6 +126,11 @@ MUTATIONS = {
         ],
         f"{FORMATS}::test_rows_made_of_columns_are_those_made_of_examples",
     ),
+    "one example that waits keeps its whole row group in memory": (
+        "shards/_reading.py",
+        [("copy(values[start:stop])", "values[start:stop]")],
+        f"{FORMATS}::test_an_example_that_waits_does_not_keep_its_whole_row_group",
+    ),
     "a shard that lost examples goes unnoticed": (
         "shards/_stream.py",
         [("        if here < stop:\n", "        if False:\n")],

@@ -149,6 +149,22 @@ def test_rows_made_of_columns_are_those_made_of_examples(tmp_path, names, monkey
     check_order(orders[0])
 
 
+def test_an_example_that_waits_does_not_keep_its_whole_row_group(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("torch")
+    import pyarrow.parquet as pq
+
+    from wellorder.torch import ShardedDataset
+
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4000.0)), 4)
+    pq.write_table(pa.table({"x": wide, "y": np.arange(1000) % 3}), tmp_path / "one.parquet")
+    shards, read = row_groups([tmp_path / "one.parquet"])
+    data = ShardedDataset(shards, read, survey=survey(shards, read, xy=("x", "y")), window=20)
+    examples = list(data)
+    assert sorted(example["x"][0] for example in examples) == np.arange(0, 4000.0, 4).tolist()
+    assert all(example["x"].base.size <= 256 * 4 for example in examples)
+
+
 def test_names_that_examples_lack_are_told(tmp_path):
     with pytest.raises(ValueError, match=r"xy=\('x', 'label'\): an example of type dict has no such parts"):
         survey([0], lambda _: [{"x": 1.0, "y": 2}], xy=("x", "label"))

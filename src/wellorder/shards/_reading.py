@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ class TableRows:
         return map(dict, map(zip, itertools.repeat(self.columns), rows))
 
     def some(self, start: int, stop: int) -> SomeRows:
-        """Rows that follow each other."""
-        part = TableRows({name: values[start:stop] for name, values in self.columns.items()})
+        """Rows that follow each other; copies, so that the last one to wait does not keep the whole table."""
+        part = TableRows({name: copy(values[start:stop]) for name, values in self.columns.items()})
         rows = SomeRows(part)
         rows.columns = part.columns
         return rows
