@@ -9,12 +9,9 @@ tenths, what else people iterate with.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -27,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.timing import peak_mebibytes
 
 EXAMPLES, SHARDS, WINDOW = 100_000, 100, 1000
 PARTS, FEW = 10, 2
@@ -183,18 +182,12 @@ def steps(kind: str, folder: Path, parts: int) -> dict[str, float]:
 def memory(kind: str, way: str, folder: Path) -> float:
     """Peak memory in MiB while everything is read once, beyond what imports and compiled code take."""
     next(iter(stream_of(kind, way, folder, 0)))
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # so that what the first example needed is not there already
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    for _ in stream_of(kind, way, folder, None):
-        pass
-    return resident("VmHWM") - before
 
+    def read() -> None:
+        for _ in stream_of(kind, way, folder, None):
+            pass
 
-def resident(what: str) -> float:
-    """Memory of the process, or its peak, in MiB (Linux)."""
-    return int(re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024  # type: ignore[index]
+    return peak_mebibytes(read)
 
 
 def asked(words: list[str]) -> Any:
