@@ -111,6 +111,11 @@ MUTATIONS = {
         ],
         f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
     ),
+    "an input that is not finite passes": (
+        "shards/_features.py",
+        [("            if not good:\n", "            if False:\n")],
+        f"{SURVEY}::test_an_input_that_is_not_finite_is_named_by_its_place_in_the_stream",
+    ),
     "an unknown label's row is that of the first": (
         "shards/_features.py",
         [("        if places[i] >= 0:\n", "        if True:\n")],
