@@ -19,7 +19,7 @@ from wellorder import (
     ShuffleOnce,
     pair_br,
 )
-from wellorder._clients.availability import Always, DropOut
+from wellorder._clients.availability import Always, Diurnal, DropOut
 from wellorder._clients.queue import Queue, plan_epoch
 from wellorder._order import Needs
 from wellorder._saving import load_state, save_state
@@ -40,6 +40,12 @@ def lived(queue, came, missed=()):
     assert not len(queue)
 
 
+def in_a_circle(order, missed):
+    """Whoever was missed, then the others of the order, from the last who was missed on round the circle."""
+    after = order.index(missed[-1]) + 1 if missed else 0
+    return list(missed) + [c for c in order[after:] + order[:after] if c not in missed]
+
+
 @given(st.permutations(range(7)), st.integers(0, 7), st.integers(0, 9))
 def test_the_next_order_follows_from_who_really_came(came, count, seed):
     signals = np.random.default_rng(seed).standard_normal((7, 3))
@@ -51,8 +57,9 @@ def test_the_next_order_follows_from_who_really_came(came, count, seed):
     )
     half = list(came[count:])
     queue.close()
-    assert queue.waiting[: len(half)].tolist() == half
-    assert [c for c in queue.waiting if c not in half] == [c for c in expected if c not in half]
+    order = queue.units[queue.state.order].tolist()
+    assert [c for c in order if c not in half] == expected
+    assert queue.waiting.tolist() == in_a_circle(order, half)
 
 
 @given(st.permutations(range(7)), st.integers(1, 7), st.integers(0, 9))
@@ -223,6 +230,38 @@ def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
     other = Queue(policy)
     other.restore(load_state(tmp_path / "queue.npz"))
     assert rounds(queue, 3) == rounds(other, 3)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pytest.mark.parametrize("rule", [DropOut(0.3), Diurnal(4, 40, 0.5)], ids=repr)
+def test_rounds_are_full_and_clients_come_equally_often_whoever_is_away(policy, rule):
+    queue, clock, visits, draw = opened(policy, 60), 0, Counter(), np.random.default_rng(0)
+    for _ in range(60):
+        rounds, clock = plan_epoch(queue, 6, rule, clock)
+        assert (rounds.counts == 6).all()
+        for at, came in enumerate(rounds.clients):
+            visits.update(came.tolist())
+            queue.observe(6 * at, came, draw.standard_normal((6, 3)) + (came % 10)[:, None])
+        queue.close()
+    mean = sum(visits.values()) / 60
+    assert min(visits.values()) > 0.75 * mean
+    assert max(visits.values()) < 1.25 * mean
+
+
+def test_a_round_is_short_only_where_no_more_can_be_reached_or_the_order_ends():
+    queue = opened(RandomReshuffling(), 7)
+    queue.line_up(np.arange(7))
+    assert not queue.cut_short(queue.next(3), 3)
+    assert queue.cut_short(queue.next(3, lambda clients: clients > 4), 3)
+    queue.settle([0, 1, 2])
+    queue.settle([3, 4, 5])
+    assert not queue.cut_short(queue.next(3), 3), "seven clients make two rounds of three and one of one"
+    queue = opened(RandomReshuffling(), 7)
+    queue.line_up(np.arange(7))
+    queue.settle([0, 1], [2], attempts=2)
+    queue.settle([3, 4, 5])
+    assert queue.next(3).tolist() == [6, 2]
+    assert queue.cut_short(queue.next(3), 3), "2 has failed and would be one of two"
 
 
 def cohorts_of(availability, epochs=1, n=30, cohort=4, seed=3):

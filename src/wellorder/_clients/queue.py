@@ -40,7 +40,8 @@ class Queue:
     """Clients 0..n-1 in the order of a policy, each of them visited once an epoch.
 
     In an open epoch every client is in exactly one of ``waiting``, ``visited`` and ``missed``. Whoever cannot
-    be reached keeps the place; whoever was missed in an epoch comes first in the next. Nobody is lost.
+    be reached keeps the place; whoever was missed in an epoch comes first in the next. Nobody is lost, and
+    nobody trains almost alone because others are away: that round is `cut_short`, and the epoch closed.
 
     ``units[u]`` is the client that the policy's unit ``u`` stands for. A policy that balances signals is told
     who came when, not who should have: the t-th client visited is the t-th unit of its order, so that one who
@@ -91,9 +92,14 @@ class Queue:
         self.line_up()
 
     def line_up(self, order: Ints | None = None) -> None:
-        """Put whoever was missed first, then the others in the policy's order (or in ``order``)."""
+        """Put whoever was missed first, then the others in the policy's order (or in ``order``).
+
+        They go round from the last who was missed. Otherwise those at the end of an order that never changes
+        would be missed again and again, and come every second time.
+        """
         rest = self.units[self.state.order] if order is None else order
         if len(self.absent):
+            rest = np.roll(rest, -1 - int(np.flatnonzero(rest == self.absent[-1])[0]))
             first = np.zeros(len(self.units), bool)
             first[self.absent] = True
             rest = np.concatenate([self.absent, rest[~first[rest]]])
@@ -122,6 +128,21 @@ class Queue:
         while (found := int(np.count_nonzero(up))) < size and self._at < len(self._line):
             up = np.concatenate([up, here(self._look(max(4 * (size - found), 64)))])
         return self._front[np.flatnonzero(up)[:size]]
+
+    def cut_short(self, chosen: Sequence[int] | Ints, size: int) -> bool:
+        """Whether ``chosen``, the `next` round, has fewer than ``size`` since somebody is away, or failed.
+
+        Not so if it is the last round of an order whose length ``size`` does not divide.
+
+        >>> from wellorder import IncrementalGradient
+        >>> queue = Queue(IncrementalGradient())
+        >>> queue.open(4)
+        >>> queue.settle(queue.next(3))
+        >>> queue.cut_short(queue.next(3), 3), queue.cut_short([], 3)
+        (False, True)
+        """
+        last = len(chosen) == len(self) == self.size % size
+        return len(chosen) < size and not last
 
     def settle(self, visited: Sequence[int] | Ints, failed: Sequence[int] = (), attempts: int = 1) -> None:
         """Close a round: ``visited`` leave, ``failed`` go to the end, or are missed after ``attempts``.
@@ -282,9 +303,10 @@ class Rounds:
 def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int) -> tuple[Rounds, int]:
     """Draw all rounds of the open epoch ahead; returns them and the clock, which counts idle rounds too.
 
-    The epoch ends when nobody who is left can be reached; those are missed. A policy that draws its rounds
-    anew (it has a ``sampler``) draws from those who can be reached, until it has made as many visits as there
-    are clients.
+    The epoch ends when those who are left and can be reached no longer fill a round, while all who can be
+    reached would: whoever is left is missed, and comes first in the next. A few clients alone would have a
+    whole round's say. A policy that draws its rounds anew (it has a ``sampler``) draws from those who can be
+    reached, until it has made as many visits as there are clients.
     """
     everybody = isinstance(availability, Always)
     draw = None if everybody or permutes(queue.policy) else queue.policy.sampler(queue.state)  # type: ignore[attr-defined]
@@ -296,8 +318,9 @@ def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int
             now = queue.next(cohort, here)
         else:
             now = draw(queue.units[here(queue.units)], len(queue))
-        if not len(now) and chosen and draw is None:
-            break
+        if draw is None and here is not None and queue.cut_short(now, cohort):
+            if (not len(now) and chosen) or np.count_nonzero(here(queue.units)) >= cohort:
+                break
         clock += 1
         if len(now):
             chosen.append(now)
