@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellorder import (
+    BalancedCohorts,
     FlipFlop,
     GraB,
     Herding,
@@ -230,6 +231,57 @@ def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
     other = Queue(policy)
     other.restore(load_state(tmp_path / "queue.npz"))
     assert rounds(queue, 3) == rounds(other, 3)
+
+
+def brought_forward(line, wanted, count, rows):
+    """With lists: in the first places the wanted, each in that of the one whom it is most like."""
+    line = list(line)
+    for place in range(min(count, len(line))):
+        behind = [at for at in range(count, len(line)) if line[at] in wanted]
+        if line[place] not in wanted and behind:
+            own = rows.get(line[place])
+            far = [
+                sum((a - b) ** 2 for a, b in zip(own, rows[line[at]], strict=True))
+                if own and line[at] in rows
+                else np.inf
+                for at in behind
+            ]
+            other = behind[far.index(min(far))]
+            line[place], line[other] = line[other], line[place]
+    return line
+
+
+@given(st.permutations(range(9)), st.sets(st.integers(0, 8)), st.integers(1, 9), st.integers(0, 9))
+def test_whoever_is_away_or_was_missed_changes_places_with_the_one_most_like_it(came, present, size, seed):
+    rows = np.random.default_rng(seed).integers(-9, 9, (9, 2)).astype(float)
+    queue = opened(Herding(), 9, seed)
+    queue.observe(0, came[:7], rows[list(came[:7])])
+    lived(queue, came[:7], came[7:])
+    queue.close()
+    known = {c: tuple(rows[c]) for c in came[:7]}
+    line = brought_forward(queue.state.order.tolist(), came[7:], 2, known)
+    assert queue.waiting.tolist() == line
+    line = brought_forward(line, present, size, known)
+    assert (
+        queue.next(size, lambda clients: np.isin(clients, [*present])).tolist()
+        == [c for c in line if c in present][:size]
+    )
+    assert queue.waiting.tolist() == line
+
+
+def test_balanced_cohorts_stay_balanced_when_clients_are_away():
+    kinds, counted = np.arange(60) % 6, {}
+    for policy in (BalancedCohorts(6), RandomReshuffling()):
+        queue, clock, seen = opened(policy, 60), 0, []
+        for epoch in range(12):
+            rounds, clock = plan_epoch(queue, 6, DropOut(0.3), clock)
+            for at, came in enumerate(rounds.clients):
+                queue.observe(6 * at, came, np.eye(6)[kinds[came]])
+                seen += [len({*kinds[came].tolist()})] if epoch > 1 else []
+            queue.close()
+        counted[type(policy)] = np.mean(seen)
+    assert counted[BalancedCohorts] > 5.5
+    assert counted[RandomReshuffling] < 4.5
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)

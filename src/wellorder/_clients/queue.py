@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ Ints = npt.NDArray[np.int64]
 Here = Callable[[Ints], npt.NDArray[np.bool_]]
 """Whether each of these clients can be reached now."""
 NOBODY: Ints = np.empty(0, np.int64)
+ALIKE = 256
+"""Clients among whom the one most like another is looked for, at most."""
 PATIENCE = 100_000
 """Rounds in a row in which nobody at all can be reached, before a planned epoch gives up."""
 
@@ -46,7 +49,8 @@ class Queue:
     ``units[u]`` is the client that the policy's unit ``u`` stands for. A policy that balances signals is told
     who came when, not who should have: the t-th client visited is the t-th unit of its order, so that one who
     was away at its turn is simply a later unit. A policy that keeps rows keeps them by client, so its units
-    stay; its rows are shown at the epoch's end, in its own order, whoever came when.
+    stay; its rows are shown at the epoch's end, in its own order, whoever came when. They also tell who is
+    like whom: whoever is away changes places with the one most like it, of the next few hundred.
     """
 
     def __init__(self, policy: Policy[Any], seed: int = 0) -> None:
@@ -94,15 +98,19 @@ class Queue:
     def line_up(self, order: Ints | None = None) -> None:
         """Put whoever was missed first, then the others in the policy's order (or in ``order``).
 
-        They go round from the last who was missed. Otherwise those at the end of an order that never changes
-        would be missed again and again, and come every second time.
+        Those who had these places take their places, each that of the most alike, where rows tell. Elsewhere
+        the others go round from the last who was missed on: those at the end of an order that never changes
+        would otherwise be missed again and again, and come every second time.
         """
         rest = self.units[self.state.order] if order is None else order
         if len(self.absent):
-            rest = np.roll(rest, -1 - int(np.flatnonzero(rest == self.absent[-1])[0]))
             first = np.zeros(len(self.units), bool)
             first[self.absent] = True
-            rest = np.concatenate([self.absent, rest[~first[rest]]])
+            if self._knows_rows():
+                rest, _ = self._brought_forward(rest, first[rest], len(self.absent))
+            else:
+                rest = np.roll(rest, -1 - int(np.flatnonzero(rest == self.absent[-1])[0]))
+                rest = np.concatenate([self.absent, rest[~first[rest]]])
         self._line, self._at, self._front = rest.astype(np.int64), 0, NOBODY
         self._came, self._visits, self.missed = np.empty(len(rest), np.int64), 0, NOBODY
         self.failures.clear()
@@ -124,6 +132,10 @@ class Queue:
         if here is None:
             self._look(size - len(self._front))
             return self._front[:size]
+        if self._knows_rows():
+            self._look(size + ALIKE - len(self._front))
+            self._front, up = self._brought_forward(self._front, here(self._front), size)
+            return self._front[np.flatnonzero(up)[:size]]
         up = here(self._front)
         while (found := int(np.count_nonzero(up))) < size and self._at < len(self._line):
             up = np.concatenate([up, here(self._look(max(4 * (size - found), 64)))])
@@ -261,6 +273,33 @@ class Queue:
         self._front = np.concatenate([self._front, block])
         return block
 
+    def _knows_rows(self) -> bool:
+        """Whether the policy has a row of some client."""
+        return self._keeps_rows and bool(np.any(getattr(self.state, "known", False)))
+
+    def _brought_forward(
+        self, line: Ints, wanted: npt.NDArray[np.bool_], count: int
+    ) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """A line whose first ``count`` places have clients that are ``wanted``, and who is wanted in it.
+
+        Whoever else had such a place changes with the most alike of the wanted behind; if one of the two has
+        no row, with the first of them.
+        """
+        line, wanted = line.astype(np.int64), wanted.copy()
+        rows, known = self.state.rows, self.state.known > 0
+        behind = iter((np.flatnonzero(wanted[count:]) + count).tolist())
+        near = list(islice(behind, ALIKE))
+        for place in np.flatnonzero(~wanted[:count]).tolist():
+            if not near:
+                break
+            own, others = line[place], line[near]
+            far = np.where(known[others], np.square(rows[others] - rows[own]).sum(axis=1), np.inf)
+            other = near.pop(int(far.argmin()) if known[own] else 0)
+            near.extend(islice(behind, 1))
+            line[place], line[other] = line[other], own
+            wanted[place], wanted[other] = True, False
+        return line, wanted
+
     def _show_rows(self) -> None:
         """Show a policy that keeps rows what was seen in this epoch, in its own order."""
         order = self.state.order
@@ -319,7 +358,8 @@ def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int
         else:
             now = draw(queue.units[here(queue.units)], len(queue))
         if draw is None and here is not None and queue.cut_short(now, cohort):
-            if (not len(now) and chosen) or np.count_nonzero(here(queue.units)) >= cohort:
+            enough = np.count_nonzero(here(queue.units)) >= cohort
+            if enough or (chosen and not len(now)):
                 break
         clock += 1
         if len(now):
