@@ -77,7 +77,8 @@ def test_nobody_there_is_said_at_once_when_it_is_late_and_waited_for_before():
 
 
 def test_a_few_train_alone_only_where_no_more_are_present():
-    federation, names = federation_of(3, IncrementalGradient()), ["a", "b", "c", "d", "e", "f"]
+    federation, names = Federation(IncrementalGradient(), 3), ["a", "b", "c", "d", "e", "f"]
+    federation.model = {"w": np.zeros(2, np.float32)}
     one_round(federation, names)
     assert federation.choose(["a", "b", "d", "e"], 6, late=False) is None, "f may come"
     assert federation.choose(["d", "e"], 6, late=True) == (3, 4), "there is nobody else"

@@ -220,7 +220,7 @@ class Queue:
         >>> queue.open(3)
         >>> queue.settle([0, 2]); queue.give_up(); queue.close()
         >>> queue.waiting
-        array([1, 0, 2])
+        array([1, 2, 0])
         """
         if self._keeps_rows:
             self._show_rows()
