@@ -1,4 +1,4 @@
-"""The federated engine on one GPU: correctness, speed, and the paper's CIFAR-10 experiment in full.
+"""The federated engine on one GPU: correctness, speed, and the paper's CIFAR experiments in full.
 
 python benchmarks/federated_gpu.py check                       graph = eager = host, to float32 accuracy
 python benchmarks/federated_gpu.py speed                       seconds for 20,000 rounds, and where they go
@@ -24,6 +24,7 @@ from wellorder.federated import (
     ClientData,
     Dataset,
     cifar10,
+    cifar100,
     federate,
     label_shards,
     paper_config,
@@ -32,6 +33,7 @@ from wellorder.federated import (
 from wellorder.federated._simulate import Runs, precision_of
 
 POLICIES = {"FL-RR": RandomReshuffling(), "FL-OP": ShuffleOnce(), "FL-GraB": PairGraB()}
+DATASETS = {"cifar10": cifar10, "cifar100": cifar100}
 FLOPS = 70.5e9
 """Arithmetic of one round of the CNN (S=10, K=5, batch 16)."""
 KERNELS: dict[str, bool | None] = {"used": None}
@@ -66,7 +68,13 @@ def weights_after(data: ClientData, epochs: int, policy: object, model: str, **c
     with precision_of(made.config.precision):
         for epoch in range(epochs):
             made.loop.epoch(epoch)
-    return made.loop.servers.double().cpu(), np.array(made.loop.runs[0].orders)
+    return parameters_of(made), np.array(made.loop.runs[0].orders)
+
+
+def parameters_of(made: Runs) -> torch.Tensor:
+    """The first server's parameters in one order, however rows are laid out."""
+    named = made.loop.layout.named(made.loop.servers[0].double())
+    return torch.from_numpy(np.concatenate([array.ravel() for array in named.values()]))
 
 
 def check() -> None:
@@ -89,7 +97,7 @@ def check() -> None:
     for precision in ("float32", "tf32", "bf16"):
         eager, _ = weights_after(one_round, 1, PairGraB(), "cnn", precision=precision, graph=False)
         graph, _ = weights_after(one_round, 1, PairGraB(), "cnn", precision=precision)
-        start = runs_of(one_round, [(PairGraB(), 0)]).loop.servers.double().cpu()
+        start = parameters_of(runs_of(one_round, [(PairGraB(), 0)]))
         moved = float((exact - start).norm())
         say(
             check="cnn, one round", precision=precision, moved=moved,
@@ -105,7 +113,7 @@ def usable() -> None:
         for kernels in (False, None):
             changes = {"precision": "float32", "kernels": kernels}
             found[kernels] = weights_after(few, 1, PairGraB(), "cnn", **changes)[0]
-        start = runs_of(few, [(PairGraB(), 0)]).loop.servers.double().cpu()
+        start = parameters_of(runs_of(few, [(PairGraB(), 0)]))
         gap = float((found[None] - found[False]).norm() / (found[False] - start).norm())
         KERNELS["used"] = None if gap < 0.01 else False
         say(triton_minus_torch=gap, used=gap < 0.01)
@@ -193,11 +201,11 @@ class Time(Exception):  # noqa: N818
 
 
 def reproduce(
-    folder: Path, out: Path, minutes: float, model: str, seeds: int, rounds: int, precision: str
+    folder: Path, out: Path, minutes: float, model: str, seeds: int, rounds: int, precision: str, name: str
 ) -> None:
     """All policies and seeds together, evaluated every epoch; stops in time and goes on when called again."""
     began = time.perf_counter()
-    dataset = cifar10(folder)
+    dataset = DATASETS[name](folder)
     data = federate(dataset, label_shards(dataset.train_labels, 1000))
     gamma = 0.1 if model == "cnn" else 10**-0.5
     keep = Path("runs/federated_gpu")
@@ -207,26 +215,26 @@ def reproduce(
         rounds,
         device="cuda",
         precision=precision,
-        checkpoint=keep / f"{model}.npz",
+        checkpoint=keep / f"{model}-{name}.npz",
         checkpoint_every=5,
         checkpoint_seconds=1e9,  # the table beside it is kept at the same epochs
     )
     jobs = [(policy, replace(settings, seed=s)) for policy in POLICIES.values() for s in range(seeds)]
-    names = [(name, s) for name in POLICIES for s in range(seeds)]
+    names = [(label, s) for label in POLICIES for s in range(seeds)]
     table: list[dict[str, object]] = []
-    kept = keep / f"{model}.json"
+    kept = keep / f"{model}-{name}.json"
     if kept.exists():
         table = json.loads(kept.read_text())
 
     def progress(epoch: int, rows: list[dict[str, float]]) -> None:
-        for (name, seed), row in zip(names, rows, strict=True):
-            table.append({"method": name, "seed": seed, **row})
+        for (label, seed), row in zip(names, rows, strict=True):
+            table.append({"method": label, "seed": seed, **row})
         if epoch % 5 == 0 or epoch < 4:
-            now = {name: round(mean_of(name, names, rows), 4) for name in POLICIES}
+            now = {label: round(mean_of(label, names, rows), 4) for label in POLICIES}
             say(model=model, epoch=epoch, seconds=round(time.perf_counter() - began, 1), test_accuracy=now)
         if epoch % settings.checkpoint_every == 0:
             kept.write_text(json.dumps(table))
-            (out / f"{model}.json").write_text(json.dumps(table))
+            (out / f"{model}-{name}.json").write_text(json.dumps(table))
             if time.perf_counter() - began > 60 * minutes:
                 raise Time
 
@@ -253,9 +261,14 @@ def summary(table: list[dict[str, object]], finished: bool, model: str) -> None:
         means = np.array(per_seed).mean(axis=2)
         say(
             summary=model, method=name, finished=finished, epochs=max(float(row["epoch"]) for row in table),
-            train_loss=means[:, 0].mean(), train_loss_std=means[:, 0].std(ddof=1),
-            test_accuracy=means[:, 1].mean(), test_accuracy_std=means[:, 1].std(ddof=1),
+            train_loss=means[:, 0].mean(), train_loss_std=spread(means[:, 0]),
+            test_accuracy=means[:, 1].mean(), test_accuracy_std=spread(means[:, 1]),
         )  # fmt: skip
+
+
+def spread(values: np.ndarray) -> float | None:
+    """The standard deviation; one seed has none."""
+    return float(values.std(ddof=1)) if len(values) > 1 else None
 
 
 def main() -> None:
@@ -264,6 +277,7 @@ def main() -> None:
     parser.add_argument("data", nargs="?", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--dataset", default="cifar10", choices=list(DATASETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--precision", default="tf32")
@@ -284,7 +298,7 @@ def main() -> None:
         profile(a.precision, a.runs)
     else:
         model = "cnn" if a.what == "reproduce" else "resnet10"
-        reproduce(a.data, a.out, a.minutes, model, a.seeds, a.rounds, a.precision)
+        reproduce(a.data, a.out, a.minutes, model, a.seeds, a.rounds, a.precision, a.dataset)
 
 
 if __name__ == "__main__":

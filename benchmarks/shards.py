@@ -246,9 +246,10 @@ class Training:
         store = store_of(run.data, run.stored, run.seed, options)
         if run.method == "ours":
             _ = store.rows  # the survey is made once, whatever the number of epochs
+        self.window = options.window or suggested_window(store.survey)
         start = time.perf_counter()
         orders = [
-            order_of(run.method, store, options.window, run.seed, epoch) for epoch in range(options.epochs)
+            order_of(run.method, store, self.window, run.seed, epoch) for epoch in range(options.epochs)
         ]
         self.seconds = time.perf_counter() - start
         self.order_error = error_vs_shuffle(self.data.rows, orders[0], every=self.batch)
@@ -313,7 +314,7 @@ class Training:
         measure = "test loss" if self.data.y is None else "test accuracy"
         return {
             **asdict(self.run), "examples": len(self.data.rows), "shards": options.shards,
-            "window": options.window, "measure": measure,
+            "window": options.window, "held": self.window, "measure": measure,
             "epochs": [e for e in EPOCHS if e <= options.epochs], "scores": scores,
             "order_error": round(self.order_error, 3), "orders_s": round(self.seconds / options.epochs, 3),
         }  # fmt: skip
@@ -365,7 +366,7 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     """All settings; a full shuffle does not see how data are stored, and is trained once."""
     runs = []
     for name, model, optimizer, seed in product(
-        options.sets, options.models, options.optimizers, range(options.seeds)
+        options.sets, options.models, options.optimizers, range(options.seed_from, options.seeds)
     ):
         if (name == "shakespeare") != (model in TEXT) or (model in TEXT) != (optimizer == "AdamW 1e-3"):
             continue
@@ -406,9 +407,11 @@ def table(paths: list[str], inside: bool) -> Iterator[str]:
         epochs, text = here[0]["epochs"], here[0]["measure"] == "test loss"
         when = "mean over the quarters of" if inside else "after"
         first = here[0]
+        held = sorted({row.get("held", row["window"]) for row in here if row["stored"] != "any"})
+        buffers = " or ".join(f"{size:,}" for size in held)
         yield (
             f"\n**{', '.join(group[:3])}**: {first['measure']} {when} epochs {' · '.join(map(str, epochs))}; "
-            f"{first['examples']:,} examples in {first['shards']} shards, buffers of {first['window']:,}\n"
+            f"{first['examples']:,} examples in {first['shards']} shards, buffers of {buffers}\n"
         )
         yield "| stored | order | " + " | ".join(map(str, epochs)) + " | order error | seeds |"
         yield "|---" * (len(epochs) + 4) + "|"
@@ -477,10 +480,12 @@ def main() -> None:
     parser.add_argument("--stored", nargs="+", default=list(STORED), choices=list(STORED))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seed-from", type=int, default=0, help="the first of them")
     parser.add_argument("--epochs", type=int, default=max(EPOCHS))
     parser.add_argument("--examples", type=int, default=25_000)
     parser.add_argument("--shards", type=int, default=250)
-    parser.add_argument("--window", type=int, default=1000, help="examples in the buffer, of every method")
+    parser.add_argument("--window", type=int, default=1000,
+                        help="examples in every buffer; 0: as many as the survey suggests")  # fmt: skip
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     parser.add_argument("--inside", action="store_true", help="table: means over quarters instead of ends")

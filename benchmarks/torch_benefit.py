@@ -1,7 +1,8 @@
 """What ordering brings, in epochs and in seconds: same network, data, first weights and step size.
 
 ``python benchmarks/torch_benefit.py SETTING… DATA [--device cuda] [--minutes 8]`` with DATA the folder of the
-official files. First one process alone times an epoch of each kind (plain, observed, not observed), in turns;
+official files (for ``lm-adamw`` WikiText-2's ``wiki.train*.tokens`` and ``wiki.test.tokens``, there or in a
+subfolder). First one process alone times an epoch of each kind (plain, observed, not observed), in turns;
 then all orders and seeds train at once, each in a process of its own. The training loss is taken at the
 quarters of every epoch. Seconds to a loss are the epochs to it, each at its kind's own time. JSON.
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import queue
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +26,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_models import LabelledData
+from torch_models import LM, LabelledData, ResNet
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, Steering, features
 from wellorder._datasets import files
@@ -35,17 +38,35 @@ from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder.experiments._tasks.official import Recipe
 from wellorder.torch import ordered
 
+WORDS, LENGTH = 4000, 64
+"""Of a language model: different words, and words in an example."""
+FEW = ("RR", "features", "Steering auto", "PairGraB")
+
 
 @dataclass(frozen=True)
 class Setting:
-    """A network on a data set, and how it is trained."""
+    """A network on a data set, and how it is trained; unless the command line says otherwise."""
 
     recipe: Recipe
     data: str = "cifar10"
     adam: bool = False
+    cosine: bool = False
+    """The step size rises for a twentieth of the run, and falls to 0 by a cosine; else it is constant."""
+    augmented: bool = False
+    """Images are cropped and flipped at random."""
+    bf16: bool = False
+    """On a GPU the network runs in bfloat16."""
+    epochs: int = 40
+    examples: int = 24_992
+    seeds: int = 3
+    looked_at: int | None = None
+    orders: tuple[str, ...] = ()
+    """All unless given."""
 
 
 LENET = Recipe(lenet, 1e-3, momentum=0.9, weight_decay=0.01)
+RESNET = Recipe(partial(ResNet, (1, 1, 1, 1), nn.BatchNorm2d), 0.1, 128, weight_decay=5e-4)
+SMALL_LM = Recipe(partial(LM, WORDS, 128, 4, 4, LENGTH), 1e-3, 32, weight_decay=0.1)
 SETTINGS = {
     "lenet-b16-1e-3": Setting(LENET),
     "lenet-b64-5e-3": Setting(replace(LENET, step_size=5e-3, batch=64)),
@@ -55,7 +76,15 @@ SETTINGS = {
     "fashion-lenet-b16": Setting(Recipe(partial(lenet, 1, 28), 1e-3), "fashion_mnist"),
     "fashion-logistic-b16": Setting(Recipe(logistic, 3.2e-2, momentum=0.0), "fashion_mnist"),
     "fashion-logistic-adam": Setting(Recipe(logistic, 1e-3, momentum=0.0), "fashion_mnist", adam=True),
-}
+    "resnet-recipe": Setting(
+        RESNET, cosine=True, augmented=True, bf16=True, epochs=20, examples=50_000, seeds=2, looked_at=5000,
+        orders=FEW,
+    ),
+    "lm-adamw": Setting(
+        SMALL_LM, "text", adam=True, cosine=True, epochs=10, examples=50_000, seeds=2, looked_at=5000,
+        orders=FEW,
+    ),
+}  # fmt: skip
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RR": (RandomReshuffling(), {}),
     "SO": (ShuffleOnce(), {}),
@@ -79,16 +108,73 @@ def say(**values: object) -> None:
     print(json.dumps(values), flush=True)
 
 
+def chosen(options: argparse.Namespace, name: str) -> Setting:
+    """A setting, with what the command line says about it."""
+    setting = SETTINGS[name]
+    known = {key: getattr(options, key) for key in ("epochs", "examples", "seeds") if getattr(options, key)}
+    orders = tuple(options.orders or setting.orders or ORDERS)
+    if setting.data == "text":  # an example has no label
+        orders = tuple(order for order in orders if order != "stratified")
+    return replace(setting, orders=orders, **known)
+
+
 def data_of(options: argparse.Namespace, setting: Setting) -> LabelledData:
     """The data, scaled, on the device."""
+    kept = slice(None, options.examples or setting.examples)
+    if setting.data == "text":
+        train, test = stretches(Path(options.data))
+        parts = [part[:, words] for part in (train[kept], test) for words in (slice(-1), slice(1, None))]
+        return LabelledData(*parts, looked_at=setting.looked_at).to(options.device)
     data = getattr(files, setting.data)(options.data, verify=not options.own_files)
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (data.mean, data.std))
-    kept = slice(None, options.examples)
     x, test = (
         (torch.tensor(i).float() / 255 - mean) / std for i in (data.train_images[kept], data.test_images)
     )
     labels = torch.tensor(data.train_labels[kept]), torch.tensor(data.test_labels)
-    return LabelledData(x, labels[0], test, labels[1]).to(options.device)
+    return LabelledData(x, labels[0], test, labels[1], setting.looked_at).to(options.device)
+
+
+def stretches(folder: Path) -> tuple[Tensor, Tensor]:
+    """WikiText-2 to train and to test on, in stretches of `LENGTH` words and the one after them.
+
+    The most frequent words have numbers of their own; all others are 0, as "<unk>" is.
+    """
+    texts = []
+    for name in ("wiki.train*.tokens", "wiki.test.tokens"):
+        found = sorted(folder.rglob(name))
+        if not found:
+            raise SystemExit(f"{folder}: no {name} in it; unpack WikiText-2 there")
+        texts.append(found[0].read_text(encoding="utf-8").replace("\n", " <eos> ").split())
+    frequent = [word for word, _ in Counter(texts[0]).most_common(WORDS) if word != "<unk>"]
+    numbers = {word: number for number, word in enumerate(frequent[: WORDS - 1], 1)}
+    parts = []
+    for words in texts:
+        ids = torch.tensor([numbers.get(word, 0) for word in words])
+        parts.append(ids.unfold(0, LENGTH + 1, LENGTH).contiguous())
+    return parts[0], parts[1]
+
+
+def known_before(data: LabelledData, what: str) -> Any:
+    """Rows that are known before training: by labels alone, or by small images, or by the counts of words."""
+    if data.y.ndim > 1:
+        words = data.x.cpu()
+        counts = torch.zeros(len(words), WORDS, dtype=torch.uint8)
+        counts.scatter_add_(1, words, torch.ones_like(words, dtype=torch.uint8))
+        return features(counts, False, progress=False)
+    return features(None if what == "labels" else functional.adaptive_avg_pool2d(data.x, 8), data.y)
+
+
+def cropped_and_flipped(x: Tensor, draw: torch.Generator) -> Tensor:
+    """Each image moved by up to 4 pixels, zeros where it was not, and half of them mirrored."""
+    n, _, high, wide = x.shape
+    moved = torch.randint(9, (2, n), device=x.device, generator=draw)
+    mirrored = torch.rand(n, device=x.device, generator=draw) < 0.5
+    rows = moved[0, :, None] + torch.arange(high, device=x.device)
+    columns = torch.arange(wide, device=x.device).expand(n, wide)
+    columns = moved[1, :, None] + torch.where(mirrored[:, None], columns.flip(1), columns)
+    each = torch.arange(n, device=x.device)[:, None, None]
+    padded = functional.pad(x, (4, 4, 4, 4))
+    return padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
 class Training:
@@ -97,7 +183,7 @@ class Training:
     def __init__(self, setting: Setting, data: LabelledData, order: str, seed: int) -> None:
         policy, how = ORDERS[order]
         torch.manual_seed(seed)
-        recipe, self.data = setting.recipe, data
+        recipe, self.setting, self.data, self.seed, self.done = setting.recipe, setting, data, seed, 0
         self.model = recipe.model().to(data.x.device)
         kind: Any = torch.optim.AdamW if setting.adam else partial(torch.optim.SGD, momentum=recipe.momentum)
         self.optimizer = kind(self.model.parameters(), lr=recipe.step_size, weight_decay=recipe.weight_decay)
@@ -105,33 +191,59 @@ class Training:
         model: nn.Module | None = self.model
         if "rows" in how:
             model = self.model if how.pop("model", False) else None
-            inputs = None if how["rows"] == "labels" else functional.adaptive_avg_pool2d(data.x, 8)
-            how["rows"] = features(inputs, data.y)
+            how["rows"] = known_before(data, how["rows"])
         loader = data.loader(recipe.batch)
         self.loader: Any = ordered(loader, model, policy, seed=seed, **how)
+        steps = setting.epochs * len(loader)
+        part = partial(warm_cosine, steps=steps) if setting.cosine else lambda _: 1.0
+        self.step_size = torch.optim.lr_scheduler.LambdaLR(self.optimizer, part)
+        # What images become is drawn apart from everything else, and anew in every epoch.
+        self.draw = torch.Generator(data.x.device)
 
     def epoch(self, looks: int = 0) -> list[dict[str, float]]:
         """Train for an epoch; look at the loss so many times, evenly, the last time at its end."""
         found, steps = [], len(self.loader)
         at = {round(steps * (i + 1) / looks) for i in range(looks)}
+        self.draw.manual_seed(int(np.random.SeedSequence((self.seed, self.done)).generate_state(1)[0]))
         for step, (x, y) in enumerate(self.loader, 1):
+            inputs = cropped_and_flipped(x, self.draw) if self.setting.augmented else x
             self.optimizer.zero_grad()
-            functional.cross_entropy(self.model(x), y).backward()
+            with self.precision():
+                outputs = self.model(inputs)
+                loss = functional.cross_entropy(outputs.flatten(0, -2), y.flatten())
+            loss.backward()
             self.optimizer.step()
+            self.step_size.step()
             if step in at:
-                found.append(self.data.look(self.model))
+                with self.precision():
+                    found.append(self.data.look(self.model))
+        self.done += 1
         return found
+
+    def precision(self) -> Any:
+        kind = self.data.x.device.type
+        return torch.autocast(kind, torch.bfloat16, enabled=self.setting.bf16 and kind == "cuda")
+
+
+def warm_cosine(step: int, steps: int) -> float:
+    """Part of the step size: up for a twentieth of the steps, then down to 0 by a cosine."""
+    warm = max(1, steps // 20)
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (step - warm) / max(1, steps - warm)))
 
 
 def job(options: argparse.Namespace, name: str, order: str, seed: int, results: Any) -> None:
     """Train one order with one seed, and send every epoch home."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    training = Training(SETTINGS[name], data_of(options, SETTINGS[name]), order, seed)
-    for epoch in range(options.epochs):
+    setting = chosen(options, name)
+    training = Training(setting, data_of(options, setting), order, seed)
+    for epoch in range(setting.epochs):
         looks = training.epoch(4)
         results.put({"setting": name, "order": order, "seed": seed, "epoch": epoch,
                      "loss": [each["loss"] for each in looks],
+                     "test_loss": [each["test_loss"] for each in looks],
                      "accuracy": [each["test_accuracy"] for each in looks]})  # fmt: skip
 
 
@@ -164,10 +276,10 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     and the wait for an order that was made ahead are inside.
     """
     torch.set_num_threads(1)
-    setting = SETTINGS[name]
+    setting = chosen(options, name)
     data = data_of(options, setting)
     part = replace(data, x=data.x[:TIMED], y=data.y[:TIMED])
-    runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in options.orders}
+    runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in setting.orders}
     plain = Training(setting, part, "RR", 0)
     plain.loader = part.loader(setting.recipe.batch)
     times: dict[str, dict[str, list[float]]] = {}
@@ -198,13 +310,15 @@ def observed_epochs(order: str, epochs: int) -> list[bool]:
 
 def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], times: Any) -> None:
     """Loss and accuracy of the last epochs, and epochs and seconds to RR's best loss; by order."""
+    setting = chosen(options, name)
+    epochs = setting.epochs
     runs: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
     for row in rows:
         runs.setdefault((row["order"], row["seed"]), {})[row["epoch"]] = row
-    whole = {key: run for key, run in runs.items() if len(run) == options.epochs}
-    say(setting=name, whole_runs=len(whole), of=len(options.orders) * options.seeds)
+    whole = {key: run for key, run in runs.items() if len(run) == epochs}
+    say(setting=name, whole_runs=len(whole), of=len(setting.orders) * setting.seeds)
     base = {seed: _quarters(run) for (order, seed), run in whole.items() if order == "RR"}
-    for order in options.orders:
+    for order in setting.orders:
         seeds = [seed for (o, seed) in whole if o == order and seed in base]
         if not seeds:
             continue
@@ -216,15 +330,16 @@ def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], 
         ends = [own[s][3::4] for s in seeds]
         reached_end = [next((e + 1 for e, v in enumerate(end) if v <= base[s][3::4].min()), None)
                        for s, end in zip(seeds, ends, strict=True)]  # fmt: skip
-        costs = np.cumsum([_cost(times, order, seen) for seen in observed_epochs(order, options.epochs)])
-        plain = np.cumsum([_cost(times, "RR", False)] * options.epochs)
+        costs = np.cumsum([_cost(times, order, seen) for seen in observed_epochs(order, epochs)])
+        plain = np.cumsum([_cost(times, "RR", False)] * epochs)
         rr = [next(q + 1 for q, v in enumerate(_running(base[s])) if v <= goals[s]) for s in seeds]
-        ratio = [None if q is None else float(np.interp(q / 4, np.arange(1, options.epochs + 1), costs)
-                 / np.interp(r / 4, np.arange(1, options.epochs + 1), plain))
+        ratio = [None if q is None else float(np.interp(q / 4, np.arange(1, epochs + 1), costs)
+                 / np.interp(r / 4, np.arange(1, epochs + 1), plain))
                  for q, r in zip(reached, rr, strict=True)]  # fmt: skip
-        last = range(max(0, options.epochs - 5), options.epochs)
+        last = range(max(0, epochs - 5), epochs)
         accuracy = [[a for e in last for a in whole[order, s][e]["accuracy"]] for s in seeds]
-        whole_run = costs[-1] / (options.epochs * times["shuffle=True"]["plain"])
+        end = [whole[order, s][epochs - 1] for s in seeds]
+        whole_run = costs[-1] / (epochs * times["shuffle=True"]["plain"])
         say(
             setting=name,
             order=order,
@@ -232,6 +347,9 @@ def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], 
             loss_quarters=_mean_std([own[s][-20:].mean() for s in seeds]),
             loss_ends=_mean_std([end[-5:].mean() for end in ends]),
             accuracy=_mean_std([100 * np.mean(a) for a in accuracy]),
+            loss_at_the_end=_mean_std([row["loss"][-1] for row in end]),
+            test_loss_at_the_end=_mean_std([row["test_loss"][-1] for row in end]),
+            accuracy_at_the_end=_mean_std([100 * row["accuracy"][-1] for row in end]),
             epochs_to_rr_best=[None if q is None else q / 4 for q in reached],
             epochs_to_rr_best_at_ends=reached_end,
             seconds_to_rr_best_vs_rr=[None if r is None else round(r, 3) for r in ratio],
@@ -265,11 +383,10 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=24_992)
+    for name in ("--epochs", "--seeds", "--examples"):
+        parser.add_argument(name, type=int, help="the setting's unless given")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
-    parser.add_argument("--orders", nargs="+", default=list(ORDERS), choices=list(ORDERS))
+    parser.add_argument("--orders", nargs="+", choices=list(ORDERS), help="the setting's unless given")
     parser.add_argument("--rows", help="write every epoch of every run to this file, as JSON lines")
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     options = parser.parse_args()
@@ -278,8 +395,8 @@ def main() -> None:
     for name in options.settings:
         times[name] = seconds_of_epochs(options, name)
         say(setting=name, seconds_of_an_epoch=times[name])
-    jobs = [(name, order, seed) for name in options.settings for seed in range(options.seeds)
-            for order in options.orders]  # fmt: skip
+    jobs = [(name, order, seed) for name in options.settings for seed in range(chosen(options, name).seeds)
+            for order in chosen(options, name).orders]  # fmt: skip
     rows = together(options, jobs, until)
     if options.rows:
         with open(options.rows, "w") as out:  # noqa: PTH123

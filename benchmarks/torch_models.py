@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -103,20 +103,35 @@ class LabelledData:
     y: Tensor
     test_x: Tensor
     test_y: Tensor
+    looked_at: int | None = None
+    """So many training examples, evenly spread, are looked at for the loss; all of them unless given."""
 
     def to(self, device: str) -> LabelledData:
-        return LabelledData(*(part.to(device) for part in (self.x, self.y, self.test_x, self.test_y)))
+        x, y, test_x, test_y = (part.to(device) for part in (self.x, self.y, self.test_x, self.test_y))
+        return replace(self, x=x, y=y, test_x=test_x, test_y=test_y)
 
     def loader(self, batch: int) -> DataLoader[Any]:
         """Shuffled batches of the training data, each gathered in one go where the data lie."""
         return DataLoader(Places(len(self.x)), batch, shuffle=True, collate_fn=Gather(self.x, self.y))
 
     def look(self, model: nn.Module) -> dict[str, float]:
-        """Loss on the training data (infinite once diverged) and accuracy on the test data."""
+        """Loss on the training data (infinite once diverged), loss and accuracy on the test data."""
+        every = max(1, len(self.x) // (self.looked_at or len(self.x)))
         model.eval()
         with torch.no_grad():
-            outputs = torch.cat([model(part) for part in self.x.split(4096)])
-            loss = float(functional.cross_entropy(outputs, self.y).nan_to_num(float("inf")))
-            guesses = torch.cat([model(part).argmax(1) for part in self.test_x.split(4096)])
+            loss, _ = _judged(model, self.x[::every], self.y[::every])
+            test_loss, test_accuracy = _judged(model, self.test_x, self.test_y)
         model.train()
-        return {"loss": loss, "test_accuracy": float((guesses == self.test_y).float().mean())}
+        return {"loss": loss, "test_loss": test_loss, "test_accuracy": test_accuracy}
+
+
+def _judged(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Mean loss and accuracy, of labels or of every token; a part at a time."""
+    losses, right = [], []
+    at_once = 4096 // (y.shape[1] if y.ndim > 1 else 1)
+    for inputs, labels in zip(x.split(at_once), y.split(at_once), strict=True):
+        outputs, wanted = model(inputs).float().flatten(0, -2), labels.flatten()
+        losses.append(functional.cross_entropy(outputs, wanted, reduction="sum"))
+        right.append((outputs.argmax(1) == wanted).sum())
+    loss = float((torch.stack(losses).sum() / y.numel()).nan_to_num(float("inf")))
+    return loss, float(torch.stack(right).sum()) / y.numel()

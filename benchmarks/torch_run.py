@@ -1,9 +1,10 @@
 """What a whole ordered run costs: 40 epochs of ``ordered(loader, model)`` against ``shuffle=True``, in turns.
 
-``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40]``. Both train the same model in one
-process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends where
-the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of the
-whole process, so that the background thread counts too; on a GPU the wall clock. Prints JSON lines.
+``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--where]``. Both train the same model
+in one process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends
+where the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of
+the whole process, so that the background thread counts too; on a GPU the wall clock. With ``--where``, what
+an observed epoch takes by part, in milliseconds of the wall clock. Prints JSON lines.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import LM, ResNet, mlp
 
 from wellorder._datasets.networks import cnn, lenet
+from wellorder._kernels.steer import Window
 from wellorder.experiments._tasks.network_data import Gather, Places
-from wellorder.torch import ordered
+from wellorder.policies import _latest_rows, _steering
+from wellorder.torch import OrderedLoader, ordered
+from wellorder.torch._hooks import LayerHooks
+from wellorder.torch._observing import CopiesToHost, Observer
+from wellorder.torch._schedule import NextState
 
 IMAGE = (3, 32, 32)
 CASES: dict[str, dict[str, tuple[Any, int, Any, int, str]]] = {
@@ -129,15 +135,72 @@ def measure(name: str, device: str, epochs: int) -> None:
     print(json.dumps(say), flush=True)
 
 
+PARTS: list[tuple[Any, str, str]] = [
+    (LayerHooks, "forward", "steps: hooks in forward"),
+    (LayerHooks, "take_gradient", "steps: hooks in backward"),
+    (OrderedLoader, "_take_in", "steps: rows made of what hooks kept"),
+    (OrderedLoader, "_advance", "end: all of it"),
+    (Observer, "flush", "end: of this, the last rows waited for and shown"),
+    (NextState, "_part", "next epoch: waits for the order"),
+    (CopiesToHost, "fetch", "beside: waits for the device, copies rows"),
+    (_steering, "renew", "beside on a GPU: rows checked and stored"),
+    (_latest_rows, "dense", "beside on a GPU: of this, checked"),
+    (_steering, "known_part", "beside: mean of the rows"),
+    (Window, "take_in", "beside: units chosen"),
+]
+"""Where an observed epoch's time goes: functions, and what they do."""
+
+
+def where(name: str, device: str, epochs: int) -> None:
+    """Milliseconds of an observed epoch by part, beside a plain epoch's."""
+    case = CASES[device][name]
+    torch.set_float32_matmul_precision("high" if case[-1] == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = case[-1] == "tf32"
+    spent = dict.fromkeys((part for *_, part in PARTS), 0.0)
+
+    def timed(function: Any, part: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[part] += time.perf_counter() - start
+
+        return call
+
+    plain, other = (Training(case, device, order=order) for order in (False, True))
+    other.loader._schedule = lambda _: True
+    others = {part: getattr(owner, method) for owner, method, part in PARTS}
+    times: dict[str, list[float]] = {"plain": [], "observed": [], "observed and timed by part": []}
+    parts: list[dict[str, float]] = []
+    for epoch in range(epochs):
+        times["plain"].append(plain.epoch())
+        times["observed"].append(other.epoch())
+        for owner, method, part in PARTS:
+            setattr(owner, method, timed(others[part], part))
+        spent.update(dict.fromkeys(spent, 0.0))
+        times["observed and timed by part"].append(other.epoch())
+        parts.append(dict(spent))
+        for owner, method, part in PARTS:
+            setattr(owner, method, others[part])
+        if epoch < 2:  # the first compile kernels and fill caches
+            times, parts = {kind: [] for kind in times}, []
+    say = {kind: statistics.median(found) for kind, found in times.items()}
+    say |= {part: statistics.median(each[part] for each in parts) for part in spent}
+    rounded = {part: round(1e3 * seconds, 2) for part, seconds in say.items()}
+    print(json.dumps({"case": name, "device": device, "steps": case[3], **rounded}, indent=1), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--device", default="cpu", choices=list(CASES))
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--where", action="store_true", help="what an observed epoch takes, by part")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.cases or CASES[options.device]:
-        measure(name, options.device, options.epochs)
+        (where if options.where else measure)(name, options.device, options.epochs)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,16 @@ MUTATIONS = {
         ],
         f"{MODELS}::test_stacked_lanes_equal_each_model_by_itself",
     ),
+    "a gradient goes back through kernels that are not turned round": (
+        "federated/_batched_models.py",
+        [("turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1)", "turned = weight.permute(0, 4, 2, 3, 1)")],
+        f"{MODELS}::test_a_convolution_is_the_same_in_every_way",
+    ),
+    "images that lie in cuDNN's order are pooled as if they did not": (
+        "federated/_batched_models_cuda.py",
+        [("        x = x.contiguous()  # cuDNN's", "        # cuDNN's")],
+        "tests/federated/test_batched_models_cuda.py::test_kernels_equal_their_twins[small]",
+    ),
     "a client's mini-batches are cut anew at each visit": (
         "federated/_local_ordering.py",
         [('key_of(seed, 0, "cut")', 'key_of(seed, sum(q.epoch for q in self.queues.values()), "cut")')],

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from wellorder._datasets.networks import NETWORKS, Residual, network
-from wellorder.federated._batched_models import stack
+from wellorder.federated._batched_models import Convolution, Options, stack
 from wellorder.federated._parameters import layout_of
+from wellorder.federated._simulate import precision_of
 
 
 def count(name, channels=3, size=32, classes=10):
@@ -46,8 +47,9 @@ def odd_one():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", [*NETWORKS, "odd"])
-def test_stacked_lanes_equal_each_model_by_itself(name):
+def test_stacked_lanes_equal_each_model_by_itself(name, channels_last):
     size = {"resnet10": 9, "resnet10_groupnorm": 9, "odd": 15}.get(name, 20)
     lanes, batch = 3, 2
     torch.manual_seed(0)
@@ -55,7 +57,7 @@ def test_stacked_lanes_equal_each_model_by_itself(name):
         (odd_one() if name == "odd" else network(name, channels=3, size=size, classes=4, seed=i)).double()
         for i in range(lanes)
     ]
-    layout = layout_of(models[0])
+    layout = layout_of(models[0], channels_last=channels_last)
     flat = torch.stack([layout.flat(dict(m.named_parameters())) for m in models]).requires_grad_()
     x = torch.randn(lanes, batch, 3, size, size, dtype=torch.float64)
     x[:, 0, :, :4] = 0.5  # ties in the pools
@@ -69,6 +71,48 @@ def test_stacked_lanes_equal_each_model_by_itself(name):
         grads = torch.autograd.grad((alone * targets[lane]).sum(), list(model.parameters()))
         own = layout.flat(dict(zip(layout.names, grads, strict=True)))
         torch.testing.assert_close(grad[lane], own, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("way", "kernel", "stride", "padding", "size"),
+    [
+        ("grouped", 3, 1, 1, 9),
+        ("grouped", 5, 1, 0, 9),
+        ("grouped", 3, 1, 1, 16),  # large images' gradients go another way
+        ("patches", 3, 1, 1, 9),
+        ("patches", 5, 1, 0, 9),
+        ("patches", 3, 2, 1, 9),
+        ("patches", 1, 2, 0, 9),
+    ],
+)
+def test_a_convolution_is_the_same_in_every_way(way, kernel, stride, padding, size):
+    lanes, batch, out, inside = 3, 2, 5, 4
+    torch.manual_seed(0)
+    x = torch.randn(lanes, batch, size, size, inside, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(lanes, out, kernel, kernel, inside, dtype=torch.float64, requires_grad=True)
+    y = Convolution.apply(x, weight, stride, padding, way)
+    target = torch.randn_like(y)
+    dx, dw = torch.autograd.grad((y * target).sum(), (x, weight))
+    for lane in range(lanes):
+        images, kernels = x[lane].permute(0, 3, 1, 2), weight[lane].permute(0, 3, 1, 2)
+        alone = torch.nn.functional.conv2d(images, kernels, None, stride, padding).permute(0, 2, 3, 1)
+        own = torch.autograd.grad((alone * target[lane]).sum(), (x, weight))
+        torch.testing.assert_close(y[lane], alone, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(dx[lane], own[0][lane], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(dw[lane], own[1][lane], rtol=1e-12, atol=1e-12)
+
+
+def test_the_way_of_a_convolution_goes_by_rule():
+    images = torch.zeros(1, 1, 4, 4, 64)
+    assert Options().way(images, 64, 1) == "patches", "no kernels of ours on a CPU"
+    if torch.cuda.is_available():
+        on_device = images.cuda()
+        assert Options().way(on_device, 64, 1) == "kernels", "float32 in full"
+        with precision_of("tf32"):
+            found = [Options().way(on_device, 64, stride) for stride in (1, 2)]
+            assert found == ["grouped", "patches"]
+            assert Options().way(on_device[..., :3], 64, 1) == "patches", "few channels"
+        assert Options(half=True).way(on_device.bfloat16(), 64, 2) == "kernels"
 
 
 def test_half_precision_is_close():
@@ -85,9 +129,10 @@ def test_unknown_layers_are_left_to_vmap():
     assert stack(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2))) is None
 
 
-def test_a_row_gives_the_parameters_back():
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_row_gives_the_parameters_back(channels_last):
     model = network("lenet", channels=1, size=28, classes=10)
-    layout = layout_of(model)
+    layout = layout_of(model, channels_last=channels_last)
     row = layout.flat(dict(model.named_parameters()))
     for name, array in layout.named(row).items():
         assert (array == dict(model.named_parameters())[name].detach().double().numpy()).all()

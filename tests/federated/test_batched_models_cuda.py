@@ -21,7 +21,7 @@ from wellorder.federated._parameters import layout_of
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.backends.cudnn.allow_tf32 = False  # the twin's convolutions, which torch makes in TF32 unless told
 calls, convolve = [], triton_kernels.convolve
-triton_kernels.convolve = lambda *given: calls.append(given) or convolve(*given)
+triton_kernels.convolve = lambda *given, **how: calls.append(given) or convolve(*given, **how)
 torch.manual_seed(0)
 small = nn.Sequential(
     nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -34,7 +34,7 @@ if "all" in sys.argv:
     models |= {name: (network(name, size=size, channels=3, classes=10), size) for name, size in sizes.items()}
 for name, (model, size) in models.items():
     model = model.to(device)
-    layout = layout_of(model)
+    layout = layout_of(model, channels_last=True)
     row = layout.flat({k: v.cpu() for k, v in model.named_parameters()}).float()
     flat = torch.stack([row, 1.1 * row]).to(device).requires_grad_()
     x, t = torch.randn(2, 2, size, size, 3, device=device), torch.randn(2, 2, 10, device=device)
@@ -48,6 +48,10 @@ for name, (model, size) in models.items():
         assert bool(calls) == kernels, f"kernels={kernels}, and {len(calls)} calls"
     for plain, triton in zip(*found, strict=True):
         assert (plain - triton).norm() <= 1e-4 * plain.norm(), name
+x, bias = torch.randn(2, 3, 4, 4, 16, device=device), torch.randn(2, 16, device=device)
+other = x.permute(1, 2, 3, 0, 4).contiguous().permute(3, 0, 1, 2, 4)  # the same images, lanes inside pixels
+pool = triton_kernels.PoolReLU.apply
+assert torch.equal(pool(x, bias), pool(other, bias)), "images that lie in another order"
 print("equal")
 """
 

@@ -41,3 +41,22 @@ def test_graph_and_eager_are_the_same_bits_and_so_is_a_second_run():
         assert (runs[0].orders == other.orders).all()
         for name, array in runs[0].weights.items():
             np.testing.assert_array_equal(other.weights[name], array)
+
+
+@pytest.mark.parametrize(("precision", "room"), [("float32", 1e-3), ("tf32", 0.05), ("bf16", 0.5)])
+@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+def test_faster_arithmetic_rounds_and_does_nothing_else(model, precision, room):
+    few = {"epochs": 1, "step_size": 0.01}
+    exact, found = (
+        simulate(model, data(), RandomReshuffling(), settings(precision=p, **few))
+        for p in ("float64", precision)
+    )
+    start = simulate(
+        model, data(), RandomReshuffling(), settings(precision="float64", epochs=1, step_size=1e-30)
+    )
+
+    def far(one, other):
+        return np.sqrt(sum(float(((one.weights[k] - other.weights[k]) ** 2).sum()) for k in one.weights))
+
+    assert far(exact, start) > 0
+    assert far(found, exact) <= room * far(exact, start)

@@ -1,7 +1,7 @@
 """Mistakes that hooks, sketches and resumed loaders are prone to, planted one by one: the tests must fail."""
 
 BATCHES, LOADER, SKETCH = (f"tests/torch/test_{name}.py" for name in ("batch_record", "loader", "sketch"))
-TRAINERS = "tests/torch/test_trainers.py"
+TRAINERS, OBSERVING = "tests/torch/test_trainers.py", "tests/torch/test_observing.py"
 EXACT, LOOPS, OBSERVE = (f"tests/torch/test_{name}.py" for name in ("exact", "loops", "observe"))
 
 MUTATIONS = {
@@ -54,7 +54,32 @@ MUTATIONS = {
     "a batch that comes late takes another's place": (
         "torch/_observing.py",
         [("if steps != sorted(steps):", "if False:")],
-        "tests/torch/test_observing.py::test_a_late_batch_finds_its_place",
+        f"{OBSERVING}::test_a_late_batch_finds_its_place",
+    ),
+    "a batch whose gradient is still to come is overtaken": (
+        "torch/_observing.py",
+        [(" and self._pending.come_before(self._given_out):", ":")],
+        f"{OBSERVING}::test_rows_that_are_shown_beside_the_training_make_the_same_state",
+    ),
+    "rows that are on their way are written over": (
+        "torch/_observing.py",
+        [("if give_away or (", "if (")],
+        f"{OBSERVING}::test_rows_that_are_shown_beside_the_training_make_the_same_state",
+    ),
+    "rows on their way are not counted": (
+        "torch/_observing.py",
+        [("                self._count(each.counts, each.totals, each.finite)\n", "                pass\n")],
+        f"{OBSERVING}::test_rows_that_are_shown_beside_the_training_make_the_same_state",
+    ),
+    "an interrupt loses the state in the making": (
+        "torch/_observing.py",
+        [
+            (
+                "            made = self.coming.get()  # an interrupt in here loses nothing\n",
+                "            coming, self.coming = self.coming, None\n            made = coming.get()\n",
+            )
+        ],
+        f"{OBSERVING}::test_an_interrupt_while_the_state_is_in_the_making_loses_nothing",
     ),
     "a question flushes rows into the policy": (
         "torch/_observing.py",
@@ -64,7 +89,7 @@ MUTATIONS = {
                 "        self.flush()\n        finite, not_finite = self._pending.finite()\n",
             )
         ],
-        "tests/torch/test_observing.py::test_a_late_batch_finds_its_place",
+        f"{OBSERVING}::test_a_late_batch_finds_its_place",
     ),
     "a loss scale stays in the signals": (
         "torch/_hooks.py",
@@ -183,7 +208,7 @@ MUTATIONS = {
     ),
     "the order of a left epoch is not in the report": (
         "torch/_observing.py",
-        [("        if pending is not None:\n            running.add_all(pending)\n", "")],
+        [("            running.add_all(pending.totals(), pending.counts)\n", "            pass\n")],
         f"{OBSERVE}::test_an_epoch_that_was_left_is_in_the_report",
     ),
     "the mean over the batch is not undone": (

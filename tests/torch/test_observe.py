@@ -32,7 +32,7 @@ from wellorder import (
     order_error,
 )
 from wellorder._order import shuffled
-from wellorder.torch import MicroBatch, OrderedLoader, Sketch, ordered
+from wellorder.torch import MicroBatch, OrderedLoader, Sketch, _observing, ordered
 from wellorder.torch._schedule import schedule_of
 
 AUTO = [0, 1, 2, 4, 8, 16]
@@ -490,6 +490,16 @@ def test_a_run_resumed_at_every_step_is_the_uninterrupted_one(signals, make):
     for at in range(1, 24):
         state, *_ = trained(make, at, state, signals=signals)
     assert_same_end(whole, trained(make, state=state, signals=signals))
+
+
+@pytest.mark.parametrize("at", [2, 3, 6, 17])
+def test_rows_that_are_shown_beside_the_training_change_nothing(at, make, monkeypatch):
+    """As on a GPU: every batch's rows go to the policy in a thread; saved and resumed in between."""
+    whole = trained(make)
+    monkeypatch.setattr(_observing, "BESIDE", {"cpu"})
+    monkeypatch.setattr(_observing, "ROOM_BESIDE", 1)
+    state, *_ = trained(make, at)
+    assert_same_end(whole, trained(make, state=state))
 
 
 def test_rows_that_were_given_are_in_the_state(make):

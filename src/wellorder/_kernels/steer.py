@@ -17,8 +17,8 @@ from wellorder._compiled import fast, jit, prefetch
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
-PART = 1024
-"""Units that are taken in at a time, where an order is wanted as it is made."""
+PART = 256
+"""Units that are taken in at a time, where an order is wanted as it is made: the first come soon."""
 LINE = 16
 """Numbers in a line of the processor's cache."""
 

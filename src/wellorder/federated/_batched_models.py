@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -27,6 +27,10 @@ Gradients = Callable[..., Tensor]
 """Inputs (L, B, …), labels (L, B) and a mask of the real examples to each lane's gradient (L, width)."""
 WEIGHTED = (nn.Sequential, Residual, nn.Conv2d, nn.Linear, nn.GroupNorm, nn.Embedding)
 """Known layers; their subclasses are not, for they may compute something else."""
+Way = Literal["grouped", "kernels", "patches"]
+"""How a convolution is computed: by cuDNN, a group a lane; by our kernels; or as products of patches."""
+SMALL = 256
+"""Pixels of an image that cuDNN's grouped gradients are too slow for."""
 PAD = 8
 """Patches are padded to a multiple of so many numbers, which tensor cores need."""
 
@@ -93,6 +97,16 @@ class Options:
         """Whether Triton's kernels take these inputs and so many output channels."""
         wanted = x.is_cuda if self.kernels is None else self.kernels
         return wanted and cuda.serves(x, out)
+
+    def way(self, x: Tensor, out: int, stride: int) -> Way:
+        """How a convolution of images (L, B, H, W, C) is computed; by rule, never by timing.
+
+        In TensorFloat-32, which our kernels make poor use of, cuDNN's grouped convolutions are three times as
+        fast; where they have a stride, or few input channels, products of patches are.
+        """
+        if self.kernels is None and x.is_cuda and x.dtype == torch.float32 and cuda.precision() == "tf32":
+            return "grouped" if stride == 1 and x.shape[4] % 32 == 0 else "patches"
+        return "kernels" if self.fused(x, out) else "patches"
 
 
 def _layer(module: nn.Module, name: str, how: Options) -> Layer | None:
@@ -184,10 +198,11 @@ def _conv(module: nn.Conv2d, name: str, how: Options, *, bias: bool = True) -> L
     biased = bias and module.bias is not None
 
     def run(p: Parameters, x: Tensor) -> Tensor:
-        weight = p[f"{name}weight"]
+        weight = p[f"{name}weight"].permute(0, 1, 3, 4, 2)
         if how.half:
             x, weight = x.bfloat16(), weight.bfloat16()
-        y: Tensor = Convolution.apply(x, weight, stride, margin, how)  # type: ignore[no-untyped-call]
+        way = how.way(x, weight.shape[1], stride)
+        y: Tensor = Convolution.apply(x, weight, stride, margin, way)  # type: ignore[no-untyped-call]
         return y + _bias(p, name, y, how) if biased else y
 
     return run
@@ -240,51 +255,92 @@ PLAIN = Options()
 
 
 class Convolution(torch.autograd.Function):
-    """Each lane's own convolution: y = patches(x)·W, one batched product; its gradients are two more."""
+    """Each lane's own convolution, of images (L, B, H, W, C) by kernels (L, O, k, k, C); and its gradients.
+
+    As patches it is one batched product, patches(x)·W, and its gradients are two more.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, how: Options = PLAIN
+        ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, way: Way = "patches"
     ) -> Tensor:
-        lanes, out, _, kernel, _ = weight.shape
-        ctx.how, ctx.fused = how, how.fused(x, out)
-        if ctx.fused:
-            x, flat = x.contiguous(), weight.permute(0, 3, 4, 2, 1).reshape(lanes, -1, out).contiguous()
+        lanes, out, kernel = weight.shape[:3]
+        ctx.way, ctx.stride, ctx.padding, ctx.shape = way, stride, padding, x.shape
+        if way == "grouped":
+            images = _as_groups(x)
+            ctx.save_for_backward(images, weight)
+            return _grouped(images, weight, padding)
+        if way == "kernels":
+            x = x.contiguous()
             ctx.save_for_backward(x, weight)
-            ctx.stride, ctx.padding, ctx.shape = stride, padding, x.shape
-            return cuda.convolve(x, flat, kernel, stride, padding)
+            return cuda.convolve(x, weight, stride, padding)
         columns, sides = patches(x, kernel, stride, padding)
-        matrix = _matrix(weight.permute(0, 3, 4, 2, 1), columns.shape[2])
         ctx.save_for_backward(columns, weight)
-        ctx.stride, ctx.padding, ctx.shape = stride, padding, x.shape
+        matrix = _padded(weight.flatten(2), columns.shape[2]).transpose(1, 2)
         return torch.bmm(columns, matrix).view(lanes, x.shape[1], *sides, out)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
-        columns, weight = ctx.saved_tensors
-        lanes, out, inside, kernel, _ = weight.shape
+        seen, weight = ctx.saved_tensors
+        lanes, out, kernel, _, inside = weight.shape
+        if ctx.way == "grouped":
+            images = _as_groups(dy)
+            dw = _grouped_weights(images, seen, weight, ctx.padding)
+            if not ctx.needs_input_grad[0]:
+                return None, dw, None, None, None
+            turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1)
+            return _grouped(images, turned, kernel - 1 - ctx.padding), dw, None, None, None
         dy = dy.contiguous()
         rows = dy.view(lanes, -1, out)
-        if ctx.fused:
-            product = cuda.weigh(columns, dy, kernel, ctx.stride, ctx.padding)
+        if ctx.way == "kernels":
+            dw = cuda.weigh(seen, dy, kernel, ctx.stride, ctx.padding)
         else:
-            product = _tall_product(columns, rows, dy.shape[1])
-        dw = (
-            product[:, : kernel * kernel * inside]
-            .unflatten(1, (kernel, kernel, inside))
-            .permute(0, 4, 3, 1, 2)
-        )
+            dw = _tall_product(rows, seen, dy.shape[1])[..., : kernel * kernel * inside]
+        dw = dw.unflatten(2, (kernel, kernel, inside))
         if not ctx.needs_input_grad[0]:
             return None, dw, None, None, None
-        if ctx.stride == 1 and ctx.how.fused(dy, inside):
-            flat = weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(lanes, -1, inside).contiguous()
-            return cuda.convolve(dy, flat, kernel, 1, kernel - 1 - ctx.padding), dw, None, None, None
-        if ctx.stride == 1:
-            spread, _ = patches(dy, kernel, 1, kernel - 1 - ctx.padding)
-            matrix = _matrix(weight.flip(3, 4).permute(0, 3, 4, 1, 2), spread.shape[2])
-            return torch.bmm(spread, matrix).view(ctx.shape), dw, None, None, None
-        parts = torch.bmm(rows, weight.permute(0, 1, 3, 4, 2).reshape(lanes, out, -1))
-        return _gathered(parts.view(*dy.shape[:4], kernel, kernel, inside), ctx), dw, None, None, None
+        if ctx.stride > 1:
+            parts = torch.bmm(rows, weight.flatten(2))
+            return _gathered(parts.view(*dy.shape[:4], kernel, kernel, inside), ctx), dw, None, None, None
+        margin = kernel - 1 - ctx.padding
+        if ctx.way == "kernels" and cuda.serves(dy, inside):
+            return cuda.convolve(dy, weight, 1, margin, back=True), dw, None, None, None
+        spread, _ = patches(dy, kernel, 1, margin)
+        matrix = weight.flip(2, 3).permute(0, 4, 2, 3, 1).flatten(2)
+        dx = torch.bmm(spread, _padded(matrix, spread.shape[2]).transpose(1, 2))
+        return dx.view(ctx.shape), dw, None, None, None
+
+
+def _as_groups(x: Tensor) -> Tensor:
+    """Images (L, B, H, W, C) as (B, L·C, H, W), channels last; no copy of what `_as_lanes` gave."""
+    return x.permute(1, 2, 3, 0, 4).contiguous().flatten(3).permute(0, 3, 1, 2)
+
+
+def _as_lanes(x: Tensor, lanes: int) -> Tensor:
+    """The other way round: a view."""
+    split: Tensor = x.permute(0, 2, 3, 1).unflatten(3, (lanes, -1))
+    return split.permute(3, 0, 1, 2, 4)
+
+
+def _grouped(images: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """Images (B, L·C, H, W) by kernels (L, O, k, k, C), a group a lane: (L, B, H', W', O)."""
+    kernels = weight.flatten(0, 1).permute(0, 3, 1, 2)
+    return _as_lanes(F.conv2d(images, kernels, None, 1, padding, groups=len(weight)), len(weight))
+
+
+def _grouped_weights(dy: Tensor, images: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """The kernels' gradient, (L, O, k, k, C). Of small images cuDNN takes one group after the other."""
+    lanes, _, kernel, _, inside = weight.shape
+    if dy.shape[2] * dy.shape[3] < SMALL:
+        columns, _ = patches(_as_lanes(images, lanes), kernel, 1, padding)
+        product = torch.bmm(_as_lanes(dy, lanes).flatten(1, 3).transpose(1, 2), columns)
+        return product[..., : kernel * kernel * inside].unflatten(2, (kernel, kernel, inside))  # type: ignore[no-any-return]
+    shape = weight.flatten(0, 1).permute(0, 3, 1, 2)
+    dw: Tensor = torch.ops.aten.convolution_backward(
+        dy, images, shape, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], lanes, [False, True, False]
+    )[1]
+    kernels: Tensor = dw.permute(0, 2, 3, 1).unflatten(0, (lanes, -1))
+    return kernels
 
 
 def patches(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, tuple[int, int]]:
@@ -306,21 +362,21 @@ def patches(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, 
     return rows, (high, wide)
 
 
-def _matrix(weight: Tensor, height: int) -> Tensor:
-    """A kernel (L, k, k, in, out) as a matrix (L, height, out), zeros below."""
-    flat = weight.reshape(len(weight), -1, weight.shape[-1])
-    return F.pad(flat, (0, 0, 0, height - flat.shape[1])) if height > flat.shape[1] else flat
+def _padded(matrix: Tensor, width: int) -> Tensor:
+    """A matrix (L, rows, columns) with zeros behind, up to ``width`` columns."""
+    missing = width - matrix.shape[2]
+    return F.pad(matrix, (0, missing)) if missing else matrix
 
 
-def _tall_product(columns: Tensor, rows: Tensor, batch: int) -> Tensor:
-    """columnsᵀ·rows for each lane; where the result is small, an image at a time, to keep the device busy."""
+def _tall_product(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
+    """rowsᵀ·columns for each lane; where the result is small, an image at a time, to keep the device busy."""
     lanes, _, width = columns.shape
     if not columns.is_cuda or width * rows.shape[2] > 128 * 128:
-        return torch.bmm(columns.transpose(1, 2), rows)
+        return torch.bmm(rows.transpose(1, 2), columns)
     parts = torch.bmm(
-        columns.view(lanes * batch, -1, width).transpose(1, 2), rows.view(lanes * batch, -1, rows.shape[2])
+        rows.view(lanes * batch, -1, rows.shape[2]).transpose(1, 2), columns.view(lanes * batch, -1, width)
     )
-    return parts.view(lanes, batch, width, -1).sum(dim=1)
+    return parts.view(lanes, batch, -1, width).sum(dim=1)
 
 
 def _gathered(parts: Tensor, ctx: Any) -> Tensor:

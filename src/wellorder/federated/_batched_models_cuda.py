@@ -14,17 +14,18 @@ from torch import Tensor
 
 from wellorder._triton import jit, tl, triton
 
-ROWS = 128
-"""Output positions of one program."""
-
 
 @jit
 def _convolve(
     x, w, y, batch, high, wide, high_out, wide_out, stride, pad, taps_by_channels,
-    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    next_lane, next_out, next_tap, next_channel, C: tl.constexpr, O: tl.constexpr, K: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    WHOLE: tl.constexpr, BACK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """y[lane, b, i, j] = Σ over taps of x[lane, b, i·stride + ky − pad, j·stride + kx − pad]·w[lane, tap]."""
+    """y[lane, b, i, j] = Σ over taps of x[lane, b, i·stride + ky − pad, j·stride + kx − pad]·w[lane, tap].
+
+    The weights are read where they lie, by strides; BACK takes the taps from the last to the first.
+    """
     lane = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(2) * BN + tl.arange(0, BN)
@@ -35,7 +36,7 @@ def _convolve(
     top = (place // wide_out) * stride - pad
     left = (place % wide_out) * stride - pad
     base = x + (lane * batch + image).to(tl.int64) * (high * wide * C)
-    kernel = w + lane.to(tl.int64) * (taps_by_channels * O)
+    kernel = w + lane.to(tl.int64) * next_lane + cols[None, :] * next_out
     acc = tl.zeros((BM, BN), tl.float32)
     for step in range(0, tl.cdiv(taps_by_channels, BK)):
         k = step * BK + tl.arange(0, BK)
@@ -54,7 +55,13 @@ def _convolve(
             inside = (row >= 0) & (row < high) & (col >= 0) & (col < wide)
             at = base[:, None] + (row * wide + col) * C + (k % C)[None, :]
             a = tl.load(at, mask=inside & real[:, None] & (k < taps_by_channels)[None, :], other=0.0)
-        b = tl.load(kernel + k[:, None] * O + cols[None, :], mask=(k < taps_by_channels)[:, None], other=0.0)
+        if BACK:
+            tap = K * K - 1 - tap
+        if WHOLE:
+            b = tl.load(kernel + tap * next_tap + channel[:, None] * next_channel)
+        else:
+            where = kernel + tap[:, None] * next_tap + (k % C)[:, None] * next_channel
+            b = tl.load(where, mask=(k < taps_by_channels)[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     out = y + lane.to(tl.int64) * (batch * positions * O) + rows[:, None] * O + cols[None, :]
     tl.store(out, acc.to(y.dtype.element_ty), mask=real[:, None])
@@ -66,7 +73,7 @@ def _weigh(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dw[part, lane, tap·C + c, :] = Σ over the part's images and positions of patch·dy."""
+    """dw[part, lane, o, tap·C + c] = Σ over the part's images and positions of dy·patch."""
     lane = tl.program_id(1)
     blocks = tl.cdiv(taps_by_channels, BK)
     part = tl.program_id(2)
@@ -92,7 +99,7 @@ def _weigh(
         b = tl.load(where, mask=real[:, None], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     out = dw + (part * tl.num_programs(1) + lane).to(tl.int64) * (taps_by_channels * O)
-    tl.store(out + k[:, None] * O + cols[None, :], acc, mask=(k < taps_by_channels)[:, None])
+    tl.store(out + cols[None, :] * taps_by_channels + k[:, None], acc, mask=(k < taps_by_channels)[:, None])
 
 
 @jit
@@ -141,25 +148,33 @@ def serves(x: Tensor, out: int) -> bool:
     return known and out >= 16 and out & (out - 1) == 0
 
 
-def convolve(x: Tensor, matrix: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """Images (L, B, H, W, C) with each lane's matrix (L, k·k·C, O): (L, B, H', W', O)."""
+def convolve(x: Tensor, weight: Tensor, stride: int, padding: int, *, back: bool = False) -> Tensor:
+    """Images (L, B, H, W, C) by each lane's kernels (L, O, k, k, C): (L, B, H', W', O).
+
+    ``back`` takes a gradient (L, B, H, W, O) to where it came from: the same kernels, taps turned round.
+    """
+    taps = weight.permute(0, 4, 2, 3, 1) if back else weight  # to (L, to, k, k, from)
     lanes, batch, high, wide, inside = x.shape
-    out = matrix.shape[2]
+    out, kernel = taps.shape[1], taps.shape[2]
     high_out, wide_out = ((side + 2 * padding - kernel) // stride + 1 for side in (high, wide))
     y = x.new_empty(lanes, batch, high_out, wide_out, out)
     block = min(out, 64)
     depth = 32 if inside % 32 else min(inside, 64 if x.dtype == torch.bfloat16 else 32)
-    grid = (triton.cdiv(batch * high_out * wide_out, ROWS), lanes, out // block)
+    rows = 64 if high_out * wide_out <= 64 else 128  # output positions of one program
+    grid = (triton.cdiv(batch * high_out * wide_out, rows), lanes, out // block)
+    if kernel > 1 and taps.stride(2) != kernel * taps.stride(3):
+        raise ValueError("the taps of a kernel must lie evenly spaced; pass weights stored channels last")
     _convolve[grid](
-        x, matrix, y, batch, high, wide, high_out, wide_out, stride, padding, matrix.shape[1],
-        C=inside, O=out, K=kernel, BM=ROWS, BN=block, BK=depth, WHOLE=inside % depth == 0,
-        PRECISION=_precision(), num_warps=4, num_stages=3,
+        x, taps, y, batch, high, wide, high_out, wide_out, stride, padding, kernel * kernel * inside,
+        taps.stride(0), taps.stride(1), taps.stride(3), taps.stride(4),
+        C=inside, O=out, K=kernel, BM=rows, BN=block, BK=depth, WHOLE=inside % depth == 0, BACK=back,
+        PRECISION=precision(), num_warps=4, num_stages=3,
     )  # fmt: skip
     return y
 
 
 def weigh(x: Tensor, dy: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """The gradient of `convolve` in its matrix, (L, k·k·C, O), summed in a fixed order."""
+    """The gradient of `convolve` in its kernels, (L, O, k·k·C), summed in a fixed order."""
     lanes, batch, high, wide, inside = x.shape
     high_out, wide_out, out = dy.shape[2:]
     width = kernel * kernel * inside
@@ -168,10 +183,10 @@ def weigh(x: Tensor, dy: Tensor, kernel: int, stride: int, padding: int) -> Tens
     parts = min(batch, max(1, 512 // (blocks * lanes)))
     images = triton.cdiv(batch, parts)
     parts = triton.cdiv(batch, images)
-    dw = torch.empty(parts, lanes, width, out, dtype=torch.float32, device=x.device)
+    dw = torch.empty(parts, lanes, out, width, dtype=torch.float32, device=x.device)
     _weigh[(blocks, lanes, parts)](
         x, dy, dw, batch, high, wide, high_out, wide_out, stride, padding, width, images,
-        C=inside, O=out, K=kernel, BK=depth, BN=block, BR=64, PRECISION=_precision(),
+        C=inside, O=out, K=kernel, BK=depth, BN=block, BR=64, PRECISION=precision(),
         num_warps=4, num_stages=3,
     )  # fmt: skip
     return (dw[0] if parts == 1 else dw.sum(dim=0)).to(x.dtype)
@@ -182,6 +197,7 @@ class PoolReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        x = x.contiguous()  # cuDNN's images lie in another order
         lanes, batch, high, wide, channels = x.shape
         y = x.new_empty(lanes, batch, high // 2, wide // 2, channels)
         argmax = torch.empty_like(y, dtype=torch.int8)
@@ -213,5 +229,6 @@ class PoolReLU(torch.autograd.Function):
         return dx, dz.sum(dim=(1, 2, 3), dtype=torch.float32)
 
 
-def _precision() -> str:
+def precision() -> str:
+    """How float32 products are made."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"

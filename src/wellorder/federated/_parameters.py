@@ -24,13 +24,16 @@ BLOCK = 2048
 class Layout:
     """Where each parameter lies in a row of ``width`` numbers; the gaps are and stay zero.
 
-    Behind the parameters lie the running statistics of normalisation layers, which are averaged too.
+    Behind the parameters lie the running statistics of normalisation layers, which are averaged too. With
+    ``channels_last``, kernels of convolutions (parameters of four dimensions) are stored in that order, as
+    batched convolutions read them; their views have the usual shape.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     statistics: tuple[str, ...] = ()
     statistics_shapes: tuple[tuple[int, ...], ...] = ()
+    channels_last: bool = False
 
     @cached_property
     def dim(self) -> int:
@@ -68,9 +71,17 @@ class Layout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows (…, width) as named parameters (…, *shape), sharing memory; autograd passes through."""
         return {
-            name: rows.narrow(-1, start, count).unflatten(-1, shape) if shape else rows[..., start]
+            name: self._shaped(rows.narrow(-1, start, count), shape) if shape else rows[..., start]
             for name, start, count, shape in self._cuts
         }
+
+    def _shaped(self, numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if self.channels_last and len(shape) == 4:
+            out, channels, high, wide = shape
+            last: Tensor = numbers.unflatten(-1, (out, high, wide, channels))
+            return last.movedim(-1, -3)
+        shaped: Tensor = numbers.unflatten(-1, shape)
+        return shaped
 
     def variables(self, rows: Tensor) -> tuple[dict[str, Tensor], Tensor, list[Tensor]]:
         """What gradients at ``rows`` are taken in and go to: leaves by name, zeros like rows, their views.
@@ -100,14 +111,14 @@ def frozen_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
 
 
-def layout_of(model: nn.Module) -> Layout:
+def layout_of(model: nn.Module, *, channels_last: bool = False) -> Layout:
     """Lay out the trainable parameters of a model, and the running statistics that training changes."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not named:
         raise ValueError("model has no parameters that can be trained; pass one with requires_grad=True")
     kept = running_statistics(model)
     shapes, others = (tuple(tuple(p.shape) for p in part.values()) for part in (named, kept))
-    return Layout(tuple(named), shapes, tuple(kept), others)
+    return Layout(tuple(named), shapes, tuple(kept), others, channels_last)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -129,10 +129,10 @@ class RoundLoop:
         self.config, self.numbers = jobs[0][1], numbers
         config, device = self.config, torch.device(self.config.device)
         dtype = DTYPES[config.precision]
-        self.layout = layout_of(models[0])
         self.store = Store(data, device, dtype, augment=config.augment)
         net = with_counted_dropout(models[0]).to(device, dtype)
         mode, half = pick_mode(net, device, config.mode), config.precision == "bf16"
+        self.layout = layout_of(models[0], channels_last=mode == "stacked")
         self.trainer = Trainer(
             net, self.layout, loss, mode, config.clip, half, self.store.images, kernels=kernels
         )

@@ -294,7 +294,8 @@ class Runs:
         for p in trainer.constants.values():
             crc = zlib.crc32(np.ascontiguousarray(p.cpu().numpy()).data, crc)
         jobs = "; ".join(f"{describe(run.policy)} {run.config.text()}" for run in runs)
-        return f"{jobs}; {trainer.layout.names} {trainer.layout.shapes}; data {crc:08x}"
+        stored = " channels last" if trainer.layout.channels_last else ""
+        return f"{jobs}; {trainer.layout.names} {trainer.layout.shapes}{stored}; data {crc:08x}"
 
     def _saved(self, epochs: int) -> dict[str, Any]:
         runs = {

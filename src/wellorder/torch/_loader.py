@@ -232,6 +232,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             if self._batching.padded and self._step == len(self._batching):
                 units[-1] = -1  # it was visited before in this epoch, here or elsewhere
             self._records.open(len(examples), batch, step=self._step, units=units, awaited=not grouped)
+            self._observer.give_out(self._step)
             try:
                 yield batch
             except GeneratorExit:  # the loop was left: what follows it is none of the batch's

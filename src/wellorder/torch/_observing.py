@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import atexit
+import time
+import weakref
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,52 +15,69 @@ from torch import Tensor
 
 from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
-from wellorder.torch._schedule import NextState
+from wellorder.torch._schedule import NextState, StateInTheMaking
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
 """Numbers that are pending before a policy sees them: a step pays for a copy, and not for the policy."""
+ROOM_BESIDE = 1 << 20
+"""The same where the policy sees them beside the training: the last of them are waited for."""
+BESIDE = {"cuda"}
+"""Devices whose rows come to the host, and to a policy that keeps them, in a thread beside the training."""
+AT_EXIT = 2.0
+"""Seconds that a process which ends waits for rows on their way: a thread must not be killed inside CUDA."""
 
 
 class Observer:
     """A policy's state, what it was shown, and what it will be.
 
     With ``together``, the policy is shown the rows of all processes at once, at the epoch's end: those of
-    this one, ``visits`` of them at most, wait until then.
+    this one, ``visits`` of them at most, wait until then. Else a policy is shown rows as they come, many at a
+    time; one that keeps them, in the background where they are on a GPU, so that only the last of them are
+    waited for at the epoch's end.
     """
 
     def __init__(
         self, policy: Policy[Any], state: Any, *, visits: int | None = None, together: bool = False
     ) -> None:
         self.policy, self._state = policy, state
-        self.coming: NextState | None = None
+        self.coming: StateInTheMaking | None = None
         """The state, while it is in the making."""
         self.running_error, self.errors = RunningOrderError(), list[float]()
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
         self.together = together
+        self._keeps_rows = keeps_of(policy) is Keeps.ROWS and policy.needs.at_visits()
         self._pending = PendingRows(
-            len(state.order) if visits is None else visits,
-            for_an_epoch=keeps_of(policy) is Keeps.ROWS,
-            always=together,
+            len(state.order) if visits is None else visits, for_an_epoch=self._keeps_rows, always=together
         )
+        self._given_out: set[int] = set()
+        self._shown_beside: list[RowsShownBeside] = []
+        self._to_host = CopiesToHost()
 
     @property
     def state(self) -> Any:
         """The policy's state; waits for one that is in the making."""
         if self.coming is not None:
-            coming, self.coming = self.coming, None
-            self._state = coming.get()
+            made = self.coming.get()  # an interrupt in here loses nothing
+            self._state, self.coming = made, None
+            shown, self._shown_beside = self._shown_beside, []
+            for each in shown:
+                self._count(each.counts, each.totals, each.finite)
         return self._state
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._state, self.coming = state, None
+        self._state, self.coming, self._shown_beside = state, None, []
 
     @property
     def epoch(self) -> int:
         """The state's epoch, for which nobody has to wait."""
         return int(self._state.epoch if self.coming is None else self.coming.epoch)
+
+    def give_out(self, step: int) -> None:
+        """The epoch's ``step``-th batch is in the training's hands: rows of later ones must wait for it."""
+        self._given_out.add(step)
 
     def take(self, step: int, units: Order, signals: Any) -> None:
         """Take in the signals of the epoch's ``step``-th batch; None leaves its units unobserved.
@@ -65,6 +85,7 @@ class Observer:
         A unit of -1 stands for a second visit, which does not count.
         """
         self.steps += 1
+        self._given_out.discard(step)
         if units[-1] < 0:
             counts = units >= 0
             units, signals = units[counts], None if signals is None else signals[torch.from_numpy(counts)]
@@ -74,24 +95,41 @@ class Observer:
             self.unobserved += len(units)
         elif not isinstance(signals, Tensor):
             self._show_products(units, signals)
-        elif self._pending.add(step, units, signals):
-            self.flush()
+        elif self._pending.add(step, units, signals) and self._pending.come_before(self._given_out):
+            self._show_pending()
 
     def flush(self) -> None:
         """Show the rows that are pending, in the order of their visits, unless others' must come first."""
-        if self.together:
+        if not self.together:
+            self._show_pending()
+            self._wait_for_shown()
+
+    def _show_pending(self) -> None:
+        device = self._pending.device
+        beside = self._keeps_rows and device is not None and device.type in BESIDE
+        batches = self._pending.take(give_away=beside)
+        if batches is None:
             return
-        batches = self._pending.take()
-        if batches is not None:
-            self._show_rows(batches, self.running_error.add_all(batches))
+        if beside:
+            before = self._state if self.coming is None else self.coming
+            self.coming = shown = RowsShownBeside(self.policy, before, batches, self._to_host)
+            self._shown_beside.append(shown)
+        else:
+            self.show(batches)
+
+    def _wait_for_shown(self) -> None:
+        if self._shown_beside:
+            _ = self.state
 
     def own_rows(self, step: int) -> tuple[npt.NDArray[np.int64], Tensor]:
         """What is pending: its places among the visits of this process, ``step`` a batch, and its rows."""
         return self._pending.placed(step)
 
     def show(self, batches: ManyBatches) -> None:
-        """Show rows of all processes, which follow those that were shown before."""
-        self._show_rows(batches, self.running_error.add_all(batches))
+        """Show rows that follow those that were shown before."""
+        totals, rows = batches.totals(), batches.rows.cpu().numpy()
+        self.state, finite = shown_finite(self.policy, self.state, batches.units, rows, totals)
+        self._count(batches.counts, totals, finite)
 
     def pending(self) -> dict[str, Tensor]:
         """What waits for other processes' rows, copied."""
@@ -120,6 +158,7 @@ class Observer:
         """Close the epoch and open the next, whose state may have been made already, or be in the making."""
         self.flush()
         self._pending.take()  # of hooks that were taken off on the way: nobody asked the others for theirs
+        self._given_out = set()
         if isinstance(following, NextState):
             self._state, self.coming = self.state, following
         else:
@@ -130,14 +169,16 @@ class Observer:
 
     def error_so_far(self) -> tuple[float, ...]:
         """The order error of the present epoch so far, pending rows included; empty if nothing was seen."""
+        self._wait_for_shown()
         running, pending = RunningOrderError(), None if self.together else self._pending.batches()
         running.sums, running.counts = list(self.running_error.sums), list(self.running_error.counts)
         if pending is not None:
-            running.add_all(pending)
+            running.add_all(pending.totals(), pending.counts)
         return (running.error(),) if running.sums else ()
 
     def counts(self) -> dict[str, int]:
         """Visits so far by what came of them, those among them whose rows are still pending."""
+        self._wait_for_shown()
         finite, not_finite = self._pending.finite()
         return {
             "observed": self.observed + finite,
@@ -149,17 +190,15 @@ class Observer:
         """Bytes that stay between steps."""
         held = [getattr(self.state, name) for name in self.state.__dataclass_fields__]
         arrays = sum(int(v.nbytes) for v in held if hasattr(v, "nbytes"))
-        return arrays + self._pending.nbytes + sum(row.nbytes for row in self.running_error.sums)
+        held_for_copies = self._pending.nbytes + self._to_host.nbytes
+        return arrays + held_for_copies + sum(row.nbytes for row in self.running_error.sums)
 
-    def _show_rows(self, batches: ManyBatches, finite: bool) -> None:
-        units, rows = batches.units, batches.rows.cpu().numpy()
-        if not finite:
-            good = np.isfinite(rows).all(axis=1)
-            self.not_finite += int((~good).sum())
-            units, rows = units[good], rows[good]
-        if len(rows) and self.policy.needs.at_visits():
-            self.state = self.policy.observe(self.state, units, rows)
-        self.observed += len(rows)
+    def _count(self, counts: list[int], totals: Rows, finite: npt.NDArray[np.bool_] | None) -> None:
+        """Note batches that were shown: their sizes and sums, and which rows were finite, None for all."""
+        self.running_error.add_all(totals, counts)
+        missing = 0 if finite is None else int((~finite).sum())
+        self.observed += sum(counts) - missing
+        self.not_finite += missing
 
     def _show_products(self, units: Order, signals: Any) -> None:
         if signals.total is not None:
@@ -192,8 +231,8 @@ class ManyBatches(NamedTuple):
     counts: list[int]
     rows: Tensor
 
-    def totals(self) -> npt.NDArray[np.float32]:
-        """Sum of each batch's rows."""
+    def sums(self) -> Tensor:
+        """Sum of each batch's rows, where these are."""
         size, even = self.counts[0], len(self.counts)
         if any(count != size for count in self.counts[:-1]):
             even = 0
@@ -201,15 +240,109 @@ class ManyBatches(NamedTuple):
             even -= 1
         first = self.rows[: even * size].reshape(even, size, self.rows.shape[1]).sum(1)
         rest = self.rows[even * size :].split(self.counts[even:])
-        return torch.cat([first, *(part.sum(0, keepdim=True) for part in rest)]).cpu().numpy()
+        return torch.cat([first, *(part.sum(0, keepdim=True) for part in rest)]) if rest else first
+
+    def totals(self) -> Rows:
+        """Sum of each batch's rows, on the host."""
+        totals: Rows = self.sums().cpu().numpy()
+        return totals
+
+
+def shown_finite(
+    policy: Policy[Any], state: Any, units: Order, rows: Rows, totals: Rows
+) -> tuple[Any, npt.NDArray[np.bool_] | None]:
+    """Show a policy the rows that are finite; the state then, and which rows these are, None for all.
+
+    ``totals`` are sums over all of the rows: where they are finite, nothing has to be looked for.
+    """
+    finite: npt.NDArray[np.bool_] | None = None
+    if not np.isfinite(totals).all():
+        finite = np.asarray(np.isfinite(rows).all(axis=1))
+        units, rows = units[finite], rows[finite]
+    if len(rows) and policy.needs.at_visits():
+        state = policy.observe(state, units, rows)
+    return state, finite
+
+
+class RowsShownBeside(StateInTheMaking):
+    """The state of a policy that was shown some more rows: they come to the host beside the training."""
+
+    def __init__(self, policy: Policy[Any], before: Any, batches: ManyBatches, to_host: CopiesToHost) -> None:
+        self.counts = batches.counts
+        self.totals: Rows = np.zeros((0, 0), np.float32)
+        self.finite: npt.NDArray[np.bool_] | None = None
+        self._policy, self._units, self._to_host = policy, batches.units, to_host
+        self._on_device: list[Tensor] = [batches.rows, batches.sums()]
+        self._ready = to_host.mark(batches.rows)
+        super().__init__(before, before.epoch, "wellorder-rows")
+        _ON_THEIR_WAY.add(self)
+
+    def _make(self, state: Any) -> Any:
+        rows, self.totals = self._to_host.fetch(*self._on_device, ready=self._ready)
+        self._on_device = []  # memory of an accelerator is the training's to use
+        state, self.finite = shown_finite(self._policy, state, self._units, rows, self.totals)
+        return state
+
+
+_ON_THEIR_WAY: weakref.WeakSet[RowsShownBeside] = weakref.WeakSet()
+
+
+@atexit.register
+def _let_rows_arrive() -> None:
+    until = time.monotonic() + AT_EXIT
+    for each in list(_ON_THEIR_WAY):
+        each._thread.join(max(0.0, until - time.monotonic()))
+
+
+class CopiesToHost:
+    """Copies of rows on the host. From a GPU they come in a stream of their own, through pinned memory.
+
+    Nothing in the training's own stream waits for them, or they for what comes there after their `mark`.
+    """
+
+    def __init__(self) -> None:
+        self._pinned: Tensor | None = None
+        self._stream: Any = None
+
+    def mark(self, rows: Tensor) -> Any:
+        """A mark in the training's stream, behind which the rows are there; None where they are by now."""
+        if rows.device.type != "cuda":
+            return None
+        ready = torch.cuda.Event(blocking=True)  # who waits for it leaves the processor to others
+        ready.record(torch.cuda.current_stream(rows.device))
+        return ready
+
+    def fetch(self, rows: Tensor, sums: Tensor, *, ready: Any) -> tuple[Rows, Rows]:
+        """Wait for rows and sums, and copy them; the rows are good until the next are fetched."""
+        if ready is None:
+            return rows.numpy(), sums.numpy()
+        if self._stream is None or self._stream.device != rows.device:
+            self._stream = torch.cuda.Stream(rows.device)
+        first, last = rows.numel(), rows.numel() + sums.numel()
+        if self._pinned is None or len(self._pinned) < last or self._pinned.dtype != rows.dtype:
+            self._pinned = torch.empty(last, dtype=rows.dtype, device="cpu", pin_memory=True)
+        copies = self._pinned[:first].view(rows.shape), self._pinned[first:last].view(sums.shape)
+        ready.synchronize()
+        arrived = torch.cuda.Event(blocking=True)
+        with torch.cuda.stream(self._stream):
+            for copy, original in zip(copies, (rows, sums), strict=True):
+                copy.copy_(original, non_blocking=True)
+            arrived.record(self._stream)
+        arrived.synchronize()
+        return copies[0].numpy(), copies[1].numpy().copy()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes taken."""
+        return 0 if self._pinned is None else int(self._pinned.nbytes)
 
 
 class PendingRows:
     """Batches' rows on the device that they were made on, until they are taken.
 
-    Where a policy keeps them anyway, a device holds those of a whole epoch (``units`` of them, so n·k
-    numbers), and nothing waits for it before the epoch's end. Elsewhere it is time to take them when `ROOM`
-    is used up, unless they must ``always`` wait for the epoch's end.
+    It is time to take them when `ROOM` is used up, unless they must ``always`` wait for the epoch's end.
+    Where a policy keeps them anyway, a device that nothing can be copied from beside the training holds those
+    of a whole epoch (``units`` of them, so n·k numbers), and nothing waits for it before the epoch's end.
     """
 
     def __init__(self, units: int, *, for_an_epoch: bool = False, always: bool = False) -> None:
@@ -220,10 +353,12 @@ class PendingRows:
 
     def add(self, step: int, units: Order, rows: Tensor) -> bool:
         """Copy the rows of the epoch's ``step``-th batch; says whether it is time to take them."""
-        for_an_epoch = self._always or (self._for_an_epoch and rows.device.type != "cpu")
-        end = self._used + rows.shape[0]
+        kind, end = rows.device.type, self._used + rows.shape[0]
+        beside = self._for_an_epoch and kind in BESIDE
+        at_the_end = self._always or (self._for_an_epoch and not beside and kind != "cpu")
         if self._buffer is None or end > self._buffer.shape[0]:
-            count = self.most if for_an_epoch else min(self.most, ROOM // rows.shape[1])
+            room = (ROOM_BESIDE if beside else ROOM) // rows.shape[1]
+            count = self.most if at_the_end else min(self.most, max(room, 2 * self._used))
             larger = rows.new_empty(max(count, end), rows.shape[1])
             if self._buffer is not None:
                 larger[: self._used] = self._buffer[: self._used]
@@ -232,7 +367,16 @@ class PendingRows:
         self._buffer[self._used : end] = rows
         self._batches.append((step, units))
         self._used = end
-        return not for_an_epoch and end + rows.shape[0] > self._buffer.shape[0]
+        return not at_the_end and end + rows.shape[0] > self._buffer.shape[0]
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the rows are; None if there are none."""
+        return None if self._buffer is None or not self._used else self._buffer.device
+
+    def come_before(self, steps: Set[int]) -> bool:
+        """Whether all that is pending comes before all of some steps."""
+        return not steps or max(step for step, _ in self._batches) < min(steps)
 
     def batches(self) -> ManyBatches | None:
         """All that is pending, by steps; the rows are good until the next are added."""
@@ -245,11 +389,11 @@ class PendingRows:
             units, rows = [units[i] for i in right], torch.cat([parts[i] for i in right])
         return ManyBatches(np.concatenate(units), [len(each) for each in units], rows)
 
-    def take(self) -> ManyBatches | None:
-        """All that is pending, by steps, and begin anew."""
+    def take(self, *, give_away: bool = False) -> ManyBatches | None:
+        """All that is pending, by steps, and begin anew; in other memory, if this is to be given away."""
         found = self.batches()
         self._batches, self._used = [], 0
-        if self._buffer is not None and self._buffer.device.type != "cpu":
+        if give_away or (self._buffer is not None and self._buffer.device.type != "cpu"):
             self._buffer = None  # memory of an accelerator is the training's to use
         return found
 
@@ -310,12 +454,10 @@ class RunningOrderError:
             self.sums.append(np.array(row, np.float32))
             self.counts.append(count)
 
-    def add_all(self, batches: ManyBatches) -> bool:
-        """Take in every batch's sum; says whether all are finite."""
-        totals = batches.totals()
-        for total, count in zip(totals, batches.counts, strict=True):
+    def add_all(self, totals: Rows, counts: list[int]) -> None:
+        """Take in every batch's sum, and how many rows it has."""
+        for total, count in zip(totals, counts, strict=True):
             self.add(total, count)
-        return bool(np.isfinite(totals).all())
 
     def error(self) -> float:
         """Largest norm of Σ (row − mean) over the epoch's beginnings that end with a batch; NaN if none."""

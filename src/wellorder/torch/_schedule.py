@@ -59,23 +59,18 @@ def makes_orders_in_parts(policy: Policy[Any]) -> bool:
     return advancing is not None and advancing is next(kind for kind in kinds if "advance" in vars(kind))
 
 
-class NextState:
-    """The state of the next epoch, made in a thread while this one runs.
+class StateInTheMaking:
+    """A policy's state that a thread makes of the one before, which may be in the making, too.
 
-    The kernels work without the interpreter's lock, and `advance` of a policy that remembers leaves the old
-    state valid, so that training, saving and reporting go on meanwhile. Where a policy gives its order part
-    by part, an epoch can begin before it is whole; the state before may be in the making, too. The thread is
-    a daemon: a process that ends, or is told to, does not wait for it.
+    The kernels work without the interpreter's lock, so that training goes on meanwhile. The thread is a
+    daemon: a process that ends, or is told to, does not wait for it.
     """
 
-    def __init__(self, policy: Policy[Any], before: Any) -> None:
-        self.epoch: int = before.epoch + 1
-        self._parts: list[Order] = []
+    def __init__(self, before: Any, epoch: int, name: str) -> None:
+        self.epoch = epoch
         self._made: list[Any] = []
         self._changed = threading.Condition()
-        self._thread = threading.Thread(
-            target=self._make, args=(policy, before), name="wellorder-next-order", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(before,), name=name, daemon=True)
         self._thread.start()
 
     def get(self) -> Any:
@@ -85,6 +80,31 @@ class NextState:
         if error is not None:
             raise error
         return made
+
+    def _run(self, before: Any) -> None:
+        try:
+            made = [self._make(before.get() if isinstance(before, StateInTheMaking) else before), None]
+        except BaseException as error:  # whatever it is, it is the caller's to see
+            made = [None, error]
+        with self._changed:
+            self._made = made
+            self._changed.notify_all()
+
+    def _make(self, state: Any) -> Any:
+        raise NotImplementedError
+
+
+class NextState(StateInTheMaking):
+    """The state of the next epoch, made while this one runs.
+
+    `advance` of a policy that remembers leaves the old state valid, so that saving and reporting go on
+    meanwhile. Where a policy gives its order part by part, an epoch can begin before it is whole.
+    """
+
+    def __init__(self, policy: Policy[Any], before: Any) -> None:
+        self._policy: Any = policy
+        self._parts: list[Order] = []
+        super().__init__(before, before.epoch + 1, "wellorder-next-order")
 
     def batches(self, size: int, count: int) -> Iterator[list[int]]:
         """The order as it is made, ``size`` units ``count`` times, the last time what is left."""
@@ -105,20 +125,10 @@ class NextState:
         self.get()  # raises what went wrong
         return None
 
-    def _make(self, policy: Any, before: Any) -> None:
-        try:
-            state = before.get() if isinstance(before, NextState) else before
-            made = [self._made_in_parts(policy, state), None]
-        except BaseException as error:  # whatever it is, it is the caller's to see
-            made = [None, error]
-        with self._changed:
-            self._made = made
-            self._changed.notify_all()
-
-    def _made_in_parts(self, policy: Any, state: Any) -> Any:
-        if not makes_orders_in_parts(policy):
-            return policy.advance(state)
-        advancing: Generator[Order, None, Any] = policy.advancing(state)
+    def _make(self, state: Any) -> Any:
+        if not makes_orders_in_parts(self._policy):
+            return self._policy.advance(state)
+        advancing: Generator[Order, None, Any] = self._policy.advancing(state)
         while True:
             try:
                 part = next(advancing)
