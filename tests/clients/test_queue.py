@@ -269,6 +269,18 @@ def test_whoever_is_away_or_was_missed_changes_places_with_the_one_most_like_it(
     assert queue.waiting.tolist() == line
 
 
+@pytest.mark.parametrize("policy", [Herding(), PairGraB()], ids=repr)
+def test_the_first_who_are_there_are_found_however_many_sleep_before_them(policy):
+    queue, clock = opened(policy, 2000), 0
+    for _ in range(3):
+        rounds, clock = plan_epoch(queue, 20, Diurnal(2, 10_000, 0.5), clock)
+        assert (rounds.counts == 20).all()
+        assert sorted(queue.visited) == list(range(0, 2000, 2))
+        for at, came in enumerate(rounds.clients):
+            queue.observe(20 * at, came, np.outer(came, [1.0, -1.0]))
+        queue.close()
+
+
 def test_balanced_cohorts_stay_balanced_when_clients_are_away():
     kinds, counted = np.arange(60) % 6, {}
     for policy in (BalancedCohorts(6), RandomReshuffling()):

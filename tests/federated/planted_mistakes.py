@@ -66,6 +66,11 @@ MUTATIONS = {
         [("near.pop(int(far.argmin()) if known[own] else 0)", "near.pop(0)")],
         f"{QUEUE}::test_balanced_cohorts_stay_balanced_when_clients_are_away",
     ),
+    "whoever is behind many who sleep is not found": (
+        "_clients/queue.py",
+        [("< enough and self._at < len(self._line):", "< enough and len(up) < enough:")],
+        f"{QUEUE}::test_the_first_who_are_there_are_found_however_many_sleep_before_them",
+    ),
     "a failing client is asked for ever": (
         "_clients/queue.py",
         [(">= (1 if c in away else attempts)", "> 10**9")],

@@ -132,13 +132,12 @@ class Queue:
         if here is None:
             self._look(size - len(self._front))
             return self._front[:size]
-        if self._knows_rows():
-            self._look(size + ALIKE - len(self._front))
-            self._front, up = self._brought_forward(self._front, here(self._front), size)
-            return self._front[np.flatnonzero(up)[:size]]
-        up = here(self._front)
-        while (found := int(np.count_nonzero(up))) < size and self._at < len(self._line):
-            up = np.concatenate([up, here(self._look(max(4 * (size - found), 64)))])
+        alike = self._knows_rows()
+        up, enough = here(self._front), size + ALIKE if alike else size
+        while (found := int(np.count_nonzero(up))) < enough and self._at < len(self._line):
+            up = np.concatenate([up, here(self._look(max(4 * (enough - found), 64)))])
+        if alike:
+            self._front, up = self._brought_forward(self._front, up, size)
         return self._front[np.flatnonzero(up)[:size]]
 
     def cut_short(self, chosen: Sequence[int] | Ints, size: int) -> bool:
