@@ -2,8 +2,9 @@
 
 ``python benchmarks/shards.py run DATA [--device cuda] [--part i/k] --out FILE`` trains a part of the settings
 and appends one JSON line a run; DATA is the folder of the official files. ``… table FILE…`` prints Markdown.
-``… small DATA`` is a form for a CPU (a minute; Fashion-MNIST), and so is ``… text DATA`` (some minutes;
-Shakespeare by role, a small recurrent network). ``… windows DATA`` compares the order error that a survey
+``… small DATA`` is a form for a CPU (a minute; Fashion-MNIST), and so is ``… text DATA [WIKITEXT]`` (some
+minutes; Shakespeare by role and, if its files are given, WikiText-2 by article; a small recurrent network).
+``… windows DATA`` compares the order error that a survey
 foretells with that of the examples, without training. The data lie on the device, and orders
 are made by the library before training: this compares orders, not reading. Scores are taken at the quarters
 of the epochs that are shown.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -55,14 +57,15 @@ MODELS: dict[str, Callable[[Data], nn.Module]] = {
     "GRU": lambda data: Recurrent(data.classes),
 }
 TEXT = ("LM", "GRU")
+TEXTS = ("shakespeare", "wikitext2")
 
 
 class Recurrent(nn.Module):
-    """A small network that predicts the next character from all before it."""
+    """A small network that predicts the next character, or word, from all before it."""
 
-    def __init__(self, characters: int, width: int = 64) -> None:
+    def __init__(self, kinds: int, width: int = 64) -> None:
         super().__init__()
-        self.embed, self.out = nn.Embedding(characters, width), nn.Linear(width, characters)
+        self.embed, self.out = nn.Embedding(kinds, width), nn.Linear(width, kinds)
         self.gru = nn.GRU(width, width, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -152,6 +155,45 @@ def shakespeare(options: argparse.Namespace, length: int = 64) -> Data:
     rows = features(counts, y=False, progress=False)
     x, test_x = (torch.tensor(part).to(options.device) for part in (text.train[kept], text.test[test]))
     return Data(x, None, test_x, None, rows, text.owners[kept], text.classes)
+
+
+def wikitext2(options: argparse.Namespace, length: int = 32, words: int = 2000) -> Data:
+    """Stretches of words by article, of as many long articles as there are shards; "by class" is by article.
+
+    The commonest words; all others are one. Rows are projected counts of words: all but the first of a
+    stretch are labels.
+    """
+    train, test = (wikitext_articles(part, options.folders) for part in ("train", "test"))
+    names, counts = np.unique(np.concatenate(train), return_counts=True)
+    known = np.sort(names[np.argsort(-counts, kind="stable")[: words - 1]])
+
+    def stretches(article: np.ndarray) -> np.ndarray:
+        place = np.minimum(np.searchsorted(known, article), len(known) - 1)
+        numbers = np.where(known[place] == article, place, words - 1)
+        return numbers[: len(numbers) // (length + 1) * (length + 1)].reshape(-1, length + 1)
+
+    each = -(-options.examples // options.shards)
+    long = [article for article in map(stretches, train) if len(article) >= each]
+    draw = rng(0, 0, "benchmark")
+    kept = np.sort(draw.choice(len(long), options.shards, replace=False))
+    x = np.concatenate([long[at][:each] for at in kept])
+    counted = np.zeros((len(x), words), np.float32)
+    np.add.at(counted, (np.arange(len(x))[:, None], x), 1)
+    rows = features(counted, y=False, progress=False)
+    rest = np.concatenate(list(map(stretches, test)))
+    rest = rest[np.sort(draw.choice(len(rest), 2000, replace=False))]
+    x_test = torch.tensor(rest).to(options.device)
+    owners = np.repeat(np.arange(options.shards), each)
+    return Data(torch.tensor(x).to(options.device), None, x_test, None, rows, owners, words)
+
+
+def wikitext_articles(part: str, folders: tuple[str, ...]) -> list[np.ndarray]:
+    """The words of each article; one begins with a line such as " = Title = "."""
+    found = [path for folder in folders for path in sorted(Path(folder).glob(f"wiki.{part}*.tokens"))]
+    if not found:
+        sys.exit(f"no wiki.{part}.tokens in {', '.join(folders)}: pass the folder of WikiText-2's files")
+    articles = re.split(r"^ = [^=\n]+ = \n", found[0].read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [np.array(article.split()) for article in articles if article.strip()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,14 +385,19 @@ def train(together: list[Training], options: argparse.Namespace) -> None:
 
 
 @cache
-def _data(name: str, folder: str, own_files: bool, examples: int, device: str) -> Data:
-    given = argparse.Namespace(data=folder, own_files=own_files, examples=examples, device=device)
-    return shakespeare(given) if name == "shakespeare" else images(name, given)
+def _data(
+    name: str, folders: tuple[str, ...], own_files: bool, examples: int, shards: int, device: str
+) -> Data:
+    given = argparse.Namespace(
+        data=folders[0], folders=folders, own_files=own_files, examples=examples, shards=shards, device=device
+    )
+    return {"shakespeare": shakespeare, "wikitext2": wikitext2}.get(name, partial(images, name))(given)
 
 
 def data_of(name: str, options: argparse.Namespace) -> Data:
     """A data set, loaded once a process."""
-    return _data(name, options.data, options.own_files, options.examples, options.device)
+    given = options.own_files, options.examples, options.shards, options.device
+    return _data(name, tuple(options.paths), *given)
 
 
 @lru_cache(maxsize=8)
@@ -368,9 +415,9 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
     for name, model, optimizer, seed in product(
         options.sets, options.models, options.optimizers, range(options.seed_from, options.seeds)
     ):
-        if (name == "shakespeare") != (model in TEXT) or (model in TEXT) != (optimizer == "AdamW 1e-3"):
+        if (name in TEXTS) != (model in TEXT) or (model in TEXT) != (optimizer == "AdamW 1e-3"):
             continue
-        kinds = [how for how in options.stored if name != "shakespeare" or how in ("by class", "at random")]
+        kinds = [how for how in options.stored if name not in TEXTS or how in ("by class", "at random")]
         pairs = [("any", METHODS[0]), *product(kinds, METHODS[1:])]
         runs += [Run(name, model, optimizer, *pair, seed) for pair in pairs if pair[1] in options.methods]
     return runs
@@ -450,7 +497,7 @@ def table(paths: list[str], inside: bool) -> Iterator[str]:
 def windows(options: argparse.Namespace) -> Iterator[str]:
     """Markdown: the order error that a survey foretells of a window, and that of the examples themselves."""
     yield "| data | stored | window | order error, foretold | measured |\n|---|---|---|---|---|"
-    for name, how in product([n for n in options.sets if n != "shakespeare"], options.stored):
+    for name, how in product([n for n in options.sets if n not in TEXTS], options.stored):
         store = store_of(name, how, 0, options)
         for window in sorted({options.window, suggested_window(store.survey)}):
             order = order_of("ours", store, window, 0, 0)
@@ -465,7 +512,7 @@ def main() -> None:
     )
     parser.add_argument("mode", choices=["run", "small", "text", "table", "windows"])
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="the folder of the data; for table, result files"
+        "paths", nargs="+", metavar="PATH", help="the folders of the data; for table, result files"
     )
     parser.add_argument("--out", default="shards.jsonl", help="where runs are appended, as JSON lines")
     parser.add_argument("--part", default="0/1", help="i/k: this process trains runs i, i + k, i + 2k, …")
@@ -474,7 +521,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no run after this")
     parser.add_argument("--sets", nargs="+", default=["cifar10", "cifar100"],
-                        choices=["cifar10", "cifar100", "fashion_mnist", "shakespeare"])  # fmt: skip
+                        choices=["cifar10", "cifar100", "fashion_mnist", *TEXTS])  # fmt: skip
     parser.add_argument("--models", nargs="+", default=["CNN", "ResNet", "LM"], choices=list(MODELS))
     parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
     parser.add_argument("--stored", nargs="+", default=list(STORED), choices=list(STORED))
@@ -493,7 +540,6 @@ def main() -> None:
     if options.mode == "table":
         print("\n".join(table(options.paths, options.inside)))
         return
-    options.data = options.paths[0]
     if options.mode == "windows":
         print("\n".join(windows(options)))
         return
@@ -501,7 +547,8 @@ def main() -> None:
         options.sets, options.models, options.optimizers = ["fashion_mnist"], ["logistic"], ["SGD .03"]
         options.examples, options.shards, options.epochs, options.seeds = 6000, 60, 3, 2
     if options.mode == "text":
-        options.sets, options.models, options.optimizers = ["shakespeare"], ["GRU"], ["AdamW 1e-3"]
+        options.sets = ["shakespeare", *(["wikitext2"] if len(options.paths) > 1 else [])]
+        options.models, options.optimizers = ["GRU"], ["AdamW 1e-3"]
         options.methods = ["full shuffle", "shuffle buffer", "ours"]
         options.examples, options.shards, options.epochs, options.seeds = 4000, 40, 2, 2
         options.window = 500

@@ -2,9 +2,9 @@
 
 Run as ``python -m benchmarks.shards_throughput [TENTHS]``. Speed: one process reads the files tenth by
 tenth, each tenth in every way before the next, so that whatever else the machine does falls on all alike;
-medians of processor time. Memory: a process for each way, which reads everything. WebDataset reads no
-parquet: there the shuffle stage behind our reader is the rival, and, on a few tenths, what else people
-iterate with.
+medians of processor time; and of ours, where that goes. Memory: a process for each way, which reads
+everything. WebDataset reads no parquet: there the shuffle stage behind our reader is the rival, and, on a few
+tenths, what else people iterate with.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
 import subprocess
 import sys
 import tarfile
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.timing import peak_mebibytes
 
 EXAMPLES, SHARDS, WINDOW = 100_000, 100, 1000
 PARTS, FEW = 10, 2
@@ -65,8 +66,7 @@ def pair(example: tuple[object, object]) -> tuple[object, object]:
     return example
 
 
-def columns(example: dict[str, object]) -> tuple[object, object]:
-    return example["x"], example["y"]
+COLUMNS = ("x", "y")
 
 
 WAYS = {
@@ -76,6 +76,7 @@ WAYS = {
 """The first is what the others are compared with."""
 SLOW = WAYS["parquet"][1:3]
 """Ways that are several times slower, so that a few tenths tell enough."""
+READ_ALONE = "read, and nothing else"
 
 
 def stream_of(kind: str, way: str, folder: Path, part: int | None) -> Iterable[Any]:
@@ -93,8 +94,10 @@ def stream_of(kind: str, way: str, folder: Path, part: int | None) -> Iterable[A
             return data.shuffle(WINDOW).decode().to_tuple("npy", "cls")
         return data.decode().to_tuple("npy", "cls").shuffle(WINDOW)
     shards, read = (files, read_tar) if kind == "tar" else row_groups(files)
+    if way == READ_ALONE:
+        return (example for shard in shards for example in read(shard))
     if way == "ours":
-        found = Survey.load(folder / f"{kind}.npz", xy=pair if kind == "tar" else columns)
+        found = Survey.load(folder / f"{kind}.npz", xy=pair if kind == "tar" else COLUMNS)
         mine = {name: getattr(found, name)[chosen] for name in ("rows", "sizes", "marks")}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that the window is small does not matter here
@@ -140,14 +143,51 @@ def speed(kind: str, folder: Path, parts: int) -> dict[str, list[float]]:
     return found
 
 
+def steps(kind: str, folder: Path, parts: int) -> dict[str, float]:
+    """Where ours spends its microseconds an example: medians over tenths."""
+    from wellorder._kernels.steer import Window
+    from wellorder.shards import _features, _formats, _stream
+
+    spent: dict[str, float] = {}
+
+    def watch(owner: Any, name: str, step: str) -> None:
+        plain = getattr(owner, name)
+
+        def watched(*given: Any, **named: Any) -> Any:
+            began = time.process_time()
+            try:
+                return plain(*given, **named)
+            finally:
+                spent[step] = spent.get(step, 0.0) + time.process_time() - began
+
+        setattr(owner, name, watched)
+
+    watch(_formats, "_values", "read the file")
+    watch(_stream, "opened", "read the file")
+    watch(_stream, "taken", "read the file" if kind == "tar" else "make examples")
+    watch(_features.FeatureRows, "blocks", "make rows")
+    watch(Window, "take_in", "steer")
+    watch(Window, "drain", "steer")
+    found: list[dict[str, float]] = []
+    for part in range(parts):
+        stream = stream_of(kind, "ours", folder, part)
+        spent.clear()
+        began = time.process_time()
+        count = sum(1 for _ in stream)
+        spent["hold and hand out"] = time.process_time() - began - sum(spent.values())
+        found.append({step: 1e6 * seconds / count for step, seconds in spent.items()})
+    return {step: float(np.median([each[step] for each in found])) for step in found[0]}
+
+
 def memory(kind: str, way: str, folder: Path) -> float:
-    """Peak memory beyond that of one tenth's first example, in MiB, while everything is read once."""
+    """Peak memory in MiB while everything is read once, beyond what imports and compiled code take."""
     next(iter(stream_of(kind, way, folder, 0)))
-    stream = stream_of(kind, way, folder, None)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in stream:
-        pass
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+    def read() -> None:
+        for _ in stream_of(kind, way, folder, None):
+            pass
+
+    return peak_mebibytes(read)
 
 
 def asked(words: list[str]) -> Any:
@@ -164,6 +204,9 @@ def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "--speed":
         print(json.dumps(speed(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))))
         return
+    if len(sys.argv) > 2 and sys.argv[1] == "--steps":
+        print(json.dumps(steps(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))))
+        return
     if len(sys.argv) > 2 and sys.argv[1] == "--memory":
         print(json.dumps(memory(*sys.argv[2:4], Path(sys.argv[4]))))
         return
@@ -178,20 +221,23 @@ def main() -> None:
         survey(tars, read_tar, path=folder / "tar.npz", threads=1, progress=False)
         print(f"survey of the tars: {time.process_time() - began:.1f} s of the processor", flush=True)
         groups, read = row_groups(sorted(folder.glob("*.parquet")))
-        survey(groups, read, xy=columns, path=folder / "parquet.npz", threads=1, progress=False)
+        survey(groups, read, xy=COLUMNS, path=folder / "parquet.npz", threads=1, progress=False)
         held = WINDOW * int(np.prod(SHAPE)) / 2**20
         for kind, ways in WAYS.items():
             found = asked(["--speed", kind, name, str(parts)])
             base = np.array(found[ways[0]])
             for way in ways:
                 each = np.array(found[way])
-                extra = asked(["--memory", kind, way, name]) if way in (ways[0], "ours") else None
-                told = "" if extra is None else f", {extra:.0f} MiB more (the window's pictures: {held:.1f})"
                 print(
                     f"{kind}, {way}: {np.median(each):.1f} us an example, "
-                    f"{np.median(base[: len(each)] / each):.2f} of the speed of {ways[0]}({WINDOW}){told}",
+                    f"{np.median(base[: len(each)] / each):.2f} of the speed of {ways[0]}({WINDOW})",
                     flush=True,
                 )
+            for step, spent in asked(["--steps", kind, name, str(parts)]).items():
+                print(f"{kind}, ours: {spent:.2f} us to {step}", flush=True)
+            for way in (READ_ALONE, ways[0], "ours"):
+                extra = asked(["--memory", kind, way, name])
+                print(f"{kind}, {way}: {extra:.0f} MiB (the window's pictures: {held:.1f})", flush=True)
 
 
 if __name__ == "__main__":

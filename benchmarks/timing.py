@@ -1,7 +1,11 @@
-"""How we measure: interleaved repeats, process CPU time, medians."""
+"""How we measure: interleaved repeats, process CPU time, medians; and the memory of one call."""
 
+import ctypes
+import gc
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -17,3 +21,18 @@ def cpu_seconds(calls: dict[str, Callable[[], object]], repeats: int = 9) -> dic
             call()
             spent[name].append(time.process_time() - start)
     return {name: float(np.median(times)) for name, times in spent.items()}
+
+
+def peak_mebibytes(call: Callable[[], object]) -> float:
+    """The most memory that the process has during a call, beyond what it has before (Linux)."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before the call would hide what it takes
+    before = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    call()
+    return _resident("VmHWM") - before
+
+
+def _resident(what: str) -> float:
+    found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024 if found else float("nan")

@@ -139,6 +139,8 @@ class SteeringBuffer(Generic[E]):
         self.candidates = whole_number("candidates", candidates, least=1)
         self.row, self.draw = row, draw
         self.mean: Any = None if mean is None else np.asarray(mean, np.float64)
+        # Rows of label ⊗ anything are held without their zeros (see `Window`), where the mean is known.
+        self._width: int | None = None if mean is None else getattr(row, "block_width", None)
         self.window: Window | None = None
         self.waiting: dict[int, E] = {}
         self._total: Any = 0.0
@@ -146,28 +148,35 @@ class SteeringBuffer(Generic[E]):
 
     def push(self, examples: Sequence[E], numbers: npt.NDArray[np.int64]) -> list[int]:
         """Take in some examples; returns the numbers of those that leave, in order, one for one if full."""
-        rows = rows_by(self.row, examples)
+        rows, places, dim = self._rows(examples)
         center = self.mean
         if center is None:
             self._seen += len(rows)
             self._total = self._total + rows.sum(axis=0, dtype=np.float64)
             center = self._total / self._seen
-        if center.shape != (rows.shape[1],):
-            raise ValueError(
-                f"mean of shape {center.shape}: pass one number for each of a row's {rows.shape[1]}"
-            )
-        leaving = self.opened(rows.shape[1]).take_in(rows, np.arange(len(rows)), numbers, center)
+        if center.shape != (dim,):
+            raise ValueError(f"mean of shape {center.shape}: pass one number for each of a row's {dim}")
+        leaving = self.opened(dim).take_in(rows, np.arange(len(rows)), numbers, center, places)
         self.waiting.update(zip(numbers.tolist(), examples, strict=True))
         leaving_now: list[int] = leaving.tolist()
         return leaving_now
+
+    def _rows(self, examples: Sequence[E]) -> tuple[Rows, npt.NDArray[np.int64] | None, int]:
+        """The examples' rows, or their blocks and these' places; and how many numbers a whole row has."""
+        if self._width is None:
+            rows = rows_by(self.row, examples)
+            return rows, None, rows.shape[1]
+        maker: Any = self.row
+        blocks, places = maker.blocks(examples)
+        return blocks, places, maker.dim
 
     def opened(self, dim: int) -> Window:
         """The window, for rows of ``dim`` numbers."""
         if self.window is None:
             with room_for("window", self.size):
-                self.window = Window(self.size, dim, self.candidates, self.draw)
-        if self.window.rows.shape[1] != dim:
-            raise ValueError(f"row(example) of {dim} numbers, where others have {self.window.rows.shape[1]}")
+                self.window = Window(self.size, dim, self.candidates, self.draw, self._width)
+        if len(self.window.total) != dim:
+            raise ValueError(f"row(example) of {dim} numbers, where others have {len(self.window.total)}")
         return self.window
 
     def drain(self) -> list[int]:

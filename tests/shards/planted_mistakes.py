@@ -1,6 +1,7 @@
 """Mistakes that surveys, shard streams and audits are prone to, planted one by one: the tests must fail."""
 
 SURVEY, ORDER, WINDOW = (f"tests/shards/test_{name}.py" for name in ("survey", "order", "window"))
+STEER, FORMATS = "tests/kernels/test_steer.py", "tests/shards/test_formats.py"
 SHARDED, AUDIT = "tests/torch/test_sharded.py", "tests/audit/test_audit.py"
 
 MUTATIONS = {
@@ -51,7 +52,7 @@ MUTATIONS = {
     ),
     "a state forgets what has left the window": (
         "shards/_stream.py",
-        [("np.array(self._leaving[::-1], np.int64)", "np.zeros(0, np.int64)")],
+        [("np.array(self._leaving[given_out:], np.int64)", "np.zeros(0, np.int64)")],
         f"{SHARDED}::test_each_example_once_in_any_setting_stopped_and_resumed_anywhere",
     ),
     "a state forgets the window's sum": (
@@ -68,6 +69,72 @@ MUTATIONS = {
             )
         ],
         f"{SHARDED}::test_a_shard_that_fails_is_named_and_nothing_else_is_lost",
+    ),
+    "what has left the window counts as given out": (
+        "shards/_stream.py",
+        [("self._given - length_hint(self._left)", "self._given")],
+        f"{SHARDED}::test_each_example_once_in_any_setting_stopped_and_resumed_anywhere",
+    ),
+    "a block meets another block's part of the sum": (
+        "_kernels/steer.py",
+        [("near[places[b] * width :]", "near[places[a] * width :]")],
+        f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
+    ),
+    "blocks are not centred": (
+        "_kernels/steer.py",
+        [("along = (product - shared) * scales[at]", "along = product * scales[at]")],
+        f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
+    ),
+    "the mean stays in a sum of blocks": (
+        "_kernels/steer.py",
+        [("    return _less(1.0, mean, total, near)\n", "    return _less(0.0, mean, total, near)\n")],
+        f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
+    ),
+    "a block is as long as what is in it": (
+        "_kernels/steer.py",
+        [("    length = square\n", "    length = 0.0\n"), ("b * (b - 2.0 * mean[k])", "b * b")],
+        f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
+    ),
+    "a block that moves up keeps the other's label": (
+        "_kernels/steer.py",
+        [("            places[at] = places[filled - 1]\n", "")],
+        f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
+    ),
+    "a window of blocks forgets between two calls what their mean has to do with the sum": (
+        "_kernels/steer.py",
+        [
+            (
+                "gone, square = 0, np.dot(mean, mean)\n    shared = np.float32(0.0) if places is None else "
+                "_less(0.0, mean, total, near)",
+                "gone, square = 0, np.dot(mean, mean)\n    shared = np.float32(0.0)",
+            )
+        ],
+        f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
+    ),
+    "an input that is not finite passes": (
+        "shards/_features.py",
+        [("            if not good:\n", "            if False:\n")],
+        f"{SURVEY}::test_an_input_that_is_not_finite_is_named_by_its_place_in_the_stream",
+    ),
+    "an unknown label's row is that of the first": (
+        "shards/_features.py",
+        [("        if places[i] >= 0:\n", "        if True:\n")],
+        f"{SURVEY}::test_a_label_that_the_survey_did_not_meet_has_a_row_of_zeros",
+    ),
+    "some rows of a table bring the first ones' columns": (
+        "shards/_reading.py",
+        [
+            (
+                "rows.columns = part.columns",
+                "rows.columns = {k: v[: len(rows)] for k, v in self.columns.items()}",
+            )
+        ],
+        f"{FORMATS}::test_rows_made_of_columns_are_those_made_of_examples",
+    ),
+    "one example that waits keeps its whole row group in memory": (
+        "shards/_reading.py",
+        [("copy(values[start:stop])", "values[start:stop]")],
+        f"{FORMATS}::test_an_example_that_waits_does_not_keep_its_whole_row_group",
     ),
     "a shard that lost examples goes unnoticed": (
         "shards/_stream.py",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wellorder import balanced_stream, order_error
-from wellorder.shards import RowGroup, hugging_face, ordered_shards, row_groups, survey
+from wellorder.shards import RowGroup, _stream, hugging_face, ordered_shards, row_groups, survey
 
 # WebDataset leaves the files of its tars to the garbage collector.
 LEFT_OPEN = pytest.mark.filterwarnings(
@@ -117,6 +117,60 @@ def test_parquet_and_arrow_files_by_row_group(tmp_path, suffix):
     stream = itertools.chain.from_iterable(read(shards[at]) for at in order)
     out = balanced_stream(stream, found.row, window=150, mean=found.mean)
     check_order([int(example["i"]) for example in out])
+
+
+@pytest.mark.parametrize("names", [("x", "y"), (None, "y"), ("z", "word")])
+def test_rows_made_of_columns_are_those_made_of_examples(tmp_path, names, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("torch")
+    import pyarrow.parquet as pq
+
+    from wellorder.torch import ShardedDataset
+
+    for file in range(FILES):
+        table = table_of(file * EACH, (file + 1) * EACH)
+        part = slice(file * EACH, (file + 1) * EACH)
+        table = table.append_column("z", pa.array(PIXELS[part, 0] / 7)).append_column(
+            "word", pa.array([f"kind {label}" for label in LABELS[part]])
+        )
+        pq.write_table(table, tmp_path / f"{file:02}.parquet", row_group_size=EACH // 2 + 1)
+    monkeypatch.setattr(_stream, "AT_ONCE", 7)  # several parts of a row group
+    shards, read = row_groups(sorted(tmp_path.iterdir()))
+    by_name = survey(shards, read, xy=names)
+    by_function = survey(
+        shards, read, xy=lambda e: (None if names[0] is None else e[names[0]], e[names[1]]), threads=1
+    )
+    np.testing.assert_array_equal(by_name.rows, by_function.rows)
+    orders = [
+        [int(e["i"]) for e in ShardedDataset(shards, read, survey=found, window=150)]
+        for found in (by_name, by_function)
+    ]
+    assert orders[0] == orders[1]
+    check_order(orders[0])
+
+
+def test_an_example_that_waits_does_not_keep_its_whole_row_group(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("torch")
+    import pyarrow.parquet as pq
+
+    from wellorder.torch import ShardedDataset
+
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4000.0)), 4)
+    pq.write_table(pa.table({"x": wide, "y": np.arange(1000) % 3}), tmp_path / "one.parquet")
+    shards, read = row_groups([tmp_path / "one.parquet"])
+    data = ShardedDataset(shards, read, survey=survey(shards, read, xy=("x", "y")), window=20)
+    examples = list(data)
+    assert sorted(example["x"][0] for example in examples) == np.arange(0, 4000.0, 4).tolist()
+    assert all(example["x"].base.size <= 256 * 4 for example in examples)
+
+
+def test_names_that_examples_lack_are_told(tmp_path):
+    with pytest.raises(ValueError, match=r"xy=\('x', 'label'\): an example of type dict has no such parts"):
+        survey([0], lambda _: [{"x": 1.0, "y": 2}], xy=("x", "label"))
+    for bad in (("x",), ("x", 3), "xy"):
+        with pytest.raises(ValueError, match=r"xy=.*the two names"):
+            survey([0], lambda _: [{"x": 1.0, "y": 2}], xy=bad)
 
 
 def test_a_file_that_is_no_table_is_named(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wellorder.shards._survey as inside
-from wellorder import features
+from wellorder import balanced_stream, features
 from wellorder.shards import ShardError, Survey, survey
 
 RNG = np.random.default_rng(0)
@@ -230,3 +230,27 @@ def test_a_hundred_thousand_shards_stay_in_tens_of_megabytes():
     tracemalloc.stop()
     assert found.rows.shape == (2000, 120)
     assert peak < 6 * found.rows.nbytes  # so 10⁵ shards: 48 MB, and under 300 MB while it is made
+
+
+def test_a_label_that_the_survey_did_not_meet_has_a_row_of_zeros():
+    draw = np.random.default_rng(0)
+    shards = [[(draw.normal(size=3), label) for _ in range(20)] for label in range(3)]
+    found = survey(range(3), shards.__getitem__)
+    known, unknown = (draw.normal(size=3), 2), (draw.normal(size=3), "new")
+    rows = found.row.many([known, unknown])
+    assert rows[0].any()
+    assert not rows[1].any()
+    stream = [*shards[0], unknown, *shards[1], unknown]
+    out = list(balanced_stream(stream, found.row, window=8, mean=found.mean))
+    assert sorted(map(id, out)) == sorted(map(id, stream))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_input_that_is_not_finite_is_named_by_its_place_in_the_stream(bad):
+    examples = [(np.full(3, float(i)), i % 2) for i in range(20)]
+    found = survey([0], lambda _: examples)
+    inputs = [x.copy() for x, _ in examples]
+    inputs[7][1] = inputs[11][0] = bad
+    stream = list(zip(inputs, [y for _, y in examples], strict=True))
+    with pytest.raises(ValueError, match=r"row\(example\)\[7\] is NaN or infinite"):
+        list(balanced_stream(stream, found.row, window=8, mean=found.mean))

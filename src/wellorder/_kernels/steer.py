@@ -17,8 +17,9 @@ from wellorder._compiled import fast, jit, prefetch
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
-PART = 256
-"""Units that are taken in at a time, where an order is wanted as it is made: the first come soon."""
+PARTS = (256, 8192)
+"""Units that are taken in at a time, where an order is wanted as it is made. The first come soon; then twice
+as many each time, up to the second number: who makes them in a thread takes Python's lock for each part."""
 LINE = 16
 """Numbers in a line of the processor's cache."""
 
@@ -26,33 +27,48 @@ LINE = 16
 class Window:
     """Examples that wait to be emitted: their numbers, their centred rows, and the sum of all emitted so far.
 
-    Memory is O(window · k), whatever passes through it; a step costs O(candidates · k).
+    A row may be zero but for one block of ``width`` numbers (one-hot label ⊗ anything: a block for each
+    label). Then the window holds the block b alone, and in which place of a row it stands. With the mean m,
+    z = b - m, and ⟨z, s⟩ = ⟨b, s⟩ - ⟨m, s⟩: a product over the block, less one that all rows share.
+
+    Memory is O(window · width), whatever passes through it; a step costs O(candidates · width + dim).
     """
 
-    def __init__(self, size: int, dim: int, candidates: int, draw: np.random.Generator) -> None:
+    def __init__(
+        self, size: int, dim: int, candidates: int, draw: np.random.Generator, width: int | None = None
+    ) -> None:
         self.candidates = candidates
         self.numbers = np.empty(size, np.int64)
-        self.rows = np.empty((size, dim), np.float32)
+        self.places = None if width is None else np.empty(size, np.int64)
+        self.rows = np.empty((size, dim if width is None else width), np.float32)
         self.scales = np.empty(size, np.float32)
         self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
         self.filled = self.emitted = 0
         self.mean: npt.NDArray[np.float64] | None = None
         self.draws = draw.integers(2**63, size=1, dtype=np.uint64)
 
-    def take_in(self, rows: Rows, which: Ints, numbers: Ints, mean: npt.NDArray[np.float64]) -> Ints:
+    def take_in(
+        self,
+        rows: Rows,
+        which: Ints,
+        numbers: Ints,
+        mean: npt.NDArray[np.float64],
+        places: Ints | None = None,
+    ) -> Ints:
         """Take in ``rows[which]``, called ``numbers``; returns the numbers that leave the full window.
 
-        A ``mean`` other than the last call's (a running one) holds for all that came before, too: the sum is
-        that of the rows emitted so far less as many times this mean.
+        Where rows are blocks, ``rows[i]`` stands in its row from ``places[i] * width`` on, and the mean is
+        the same in all calls. Else a ``mean`` other than the last call's (a running one) holds for all that
+        came before, too: the sum is that of the rows emitted so far less as many times this mean.
         """
-        if self.mean is not None and not np.array_equal(mean, self.mean):
+        if self.places is None and self.mean is not None and not np.array_equal(mean, self.mean):
             shift = mean - self.mean
             _shift(self.rows, self.scales, self.filled, self.total, self.near, shift, self.emitted)
         self.mean = mean.copy()
         out = np.empty(len(which), np.int64)
         self.filled, gone = _take_in(
-            rows, which, numbers, mean, self.filled, self.candidates, self.draws,
-            self.numbers, self.rows, self.scales, self.total, self.near, out,
+            rows, places, which, numbers, mean, self.filled, self.candidates, self.draws, self.numbers,
+            self.rows, self.places, self.scales, self.total, self.near, out,
         )  # fmt: skip
         self.emitted += gone
         return out[:gone]
@@ -65,10 +81,11 @@ class Window:
     def drain(self) -> Ints:
         """Emit all that is left, steered to the end."""
         out = np.empty(self.filled, np.int64)
-        _drain(
-            self.filled, self.candidates, self.draws,
-            self.numbers, self.rows, self.scales, self.total, self.near, out,
-        )  # fmt: skip
+        if self.filled:
+            _drain(
+                self.filled, self.candidates, self.draws, self.mean, self.numbers,
+                self.rows, self.places, self.scales, self.total, self.near, out,
+            )  # fmt: skip
         self.emitted += self.filled
         self.filled = 0
         return out
@@ -88,9 +105,11 @@ def steered(
     """
     seed, epoch = draws
     held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
-    for at in range(0, len(order), PART):
-        which = order[at : at + PART].astype(np.int64)
+    at, (size, most) = 0, PARTS
+    while at < len(order):
+        which = order[at : at + size].astype(np.int64)
         yield held.take_in(rows, which, which, mean).astype(order.dtype)
+        at, size = at + size, min(2 * size, most)
     yield held.drain().astype(order.dtype)
 
 
@@ -122,8 +141,24 @@ def _along(rows, a, b, c, d, near):  # type: ignore[no-untyped-def]
     return x, y, z, w
 
 
+@fast
+def _along_blocks(rows, places, a, b, c, d, near):  # type: ignore[no-untyped-def]
+    """The same of four rows that are blocks: each meets its own part of the sum."""
+    width = rows.shape[1]
+    first, second, third, fourth = rows[a], rows[b], rows[c], rows[d]
+    one, two = near[places[a] * width :], near[places[b] * width :]
+    three, four = near[places[c] * width :], near[places[d] * width :]
+    x = y = z = w = np.float32(0.0)
+    for k in range(width):
+        x += first[k] * one[k]
+        y += second[k] * two[k]
+        z += third[k] * three[k]
+        w += fourth[k] * four[k]
+    return x, y, z, w
+
+
 @jit
-def _choose(filled, candidates, draws, rows, scales, near):  # type: ignore[no-untyped-def]
+def _choose(filled, candidates, draws, rows, places, scales, near, shared):  # type: ignore[no-untyped-def]
     """The member, among ``candidates`` random ones, that points most against the sum."""
     best, least = np.int64(0), np.float32(np.inf)
     for done in range(0, candidates, 4):
@@ -131,9 +166,12 @@ def _choose(filled, candidates, draws, rows, scales, near):  # type: ignore[no-u
         b = _member(draws, filled) if done + 1 < candidates else a
         c = _member(draws, filled) if done + 2 < candidates else a
         d = _member(draws, filled) if done + 3 < candidates else a
-        x, y, z, w = _along(rows, a, b, c, d, near)
+        if places is None:
+            x, y, z, w = _along(rows, a, b, c, d, near)
+        else:
+            x, y, z, w = _along_blocks(rows, places, a, b, c, d, near)
         for at, product in ((a, x), (b, y), (c, z), (d, w)):
-            along = product * scales[at]
+            along = (product - shared) * scales[at]
             if along < least:
                 best, least = at, along
     return best
@@ -148,12 +186,43 @@ def _add(row, total, near):  # type: ignore[no-untyped-def]
 
 
 @fast
+def _add_block(block, place, mean, total, near):  # type: ignore[no-untyped-def]
+    """Add a row that is a block, less the mean; returns the sum's product with the mean."""
+    mine = total[place * len(block) :]
+    for k in range(len(block)):
+        mine[k] += np.float64(block[k])
+    return _less(1.0, mean, total, near)
+
+
+@fast
+def _less(times, mean, total, near):  # type: ignore[no-untyped-def]
+    """Take the mean off the sum, so many times; returns their product, which follows from the sum alone."""
+    product = 0.0
+    for k in range(len(total)):
+        total[k] -= times * mean[k]
+        near[k] = np.float32(total[k])
+        product += mean[k] * total[k]
+    return np.float32(product)
+
+
+@fast
 def _put(row, mean, place, scale, at):  # type: ignore[no-untyped-def]
     length = 0.0
     for k in range(len(mean)):
         z = np.float64(row[k]) - mean[k]
         place[k] = np.float32(z)
         length += z * z
+    scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
+
+
+@fast
+def _put_block(row, mean, square, place, scale, at):  # type: ignore[no-untyped-def]
+    """``mean`` is that of the block's place, and ``square`` the whole mean's squared length."""
+    length = square
+    for k in range(len(row)):
+        b = np.float64(row[k])
+        place[k] = np.float32(b)
+        length += b * (b - 2.0 * mean[k])
     scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
 
 
@@ -168,32 +237,49 @@ def _shift(window, scales, filled, total, near, shift, emitted):  # type: ignore
 
 @jit
 def _take_in(  # type: ignore[no-untyped-def]
-    rows, which, numbers, mean, filled, candidates, draws, held, window, scales, total, near, out
-):
-    gone = 0
+    rows, blocks, which, numbers, mean, filled, candidates, draws, held,
+    window, places, scales, total, near, out,
+):  # fmt: skip
+    gone, square = 0, np.dot(mean, mean)
+    shared = np.float32(0.0) if places is None else _less(0.0, mean, total, near)
     for i in range(len(which)):
         at = filled
         for k in range(0, rows.shape[1], LINE):
             prefetch(rows, which[i], k)  # it is known what comes: fetch it while the next one is chosen
         if filled == len(held):
-            at = _choose(filled, candidates, draws, window, scales, near)
+            at = _choose(filled, candidates, draws, window, places, scales, near, shared)
             out[gone] = held[at]
             gone += 1
-            _add(window[at], total, near)
+            if places is None:
+                _add(window[at], total, near)
+            else:
+                shared = _add_block(window[at], places[at], mean, total, near)
         else:
             filled += 1
         held[at] = numbers[i]
-        _put(rows[which[i]], mean, window[at], scales, at)
+        if places is None:
+            _put(rows[which[i]], mean, window[at], scales, at)
+        else:
+            places[at] = blocks[which[i]]
+            mine = mean[places[at] * rows.shape[1] :]
+            _put_block(rows[which[i]], mine, square, window[at], scales, at)
     return filled, gone
 
 
 @jit
-def _drain(filled, candidates, draws, held, window, scales, total, near, out):  # type: ignore[no-untyped-def]
+def _drain(  # type: ignore[no-untyped-def]
+    filled, candidates, draws, mean, held, window, places, scales, total, near, out
+):
     count = filled
+    shared = np.float32(0.0) if places is None else _less(0.0, mean, total, near)
     for i in range(count):
-        at = _choose(filled, candidates, draws, window, scales, near)
+        at = _choose(filled, candidates, draws, window, places, scales, near, shared)
         out[i] = held[at]
-        _add(window[at], total, near)
+        if places is None:
+            _add(window[at], total, near)
+        else:
+            shared = _add_block(window[at], places[at], mean, total, near)
+            places[at] = places[filled - 1]
         filled -= 1
         held[at] = held[filled]
         scales[at] = scales[filled]

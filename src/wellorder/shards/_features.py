@@ -15,12 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wellorder._arguments import shown
 from wellorder._compiled import fast
+from wellorder._kernels.signals import not_finite
 from wellorder._kernels.sketch import random_signs
 from wellorder._order import rng
+from wellorder.shards._reading import SomeRows
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 Label = int | str | bool
+LARGEST = np.finfo(np.float32).max
 MOST_SIDES = 63
 """Numbers that an input is sketched to, at most; odd, so that a picture's lines do not fall on each other."""
 
@@ -35,17 +40,59 @@ def pair(example: Any) -> tuple[Any, Any]:
     )
 
 
-def split(pairs: Sequence[Any]) -> tuple[Sequence[Any], list[Label]]:
-    """Pairs of input and label as inputs, and as labels that can be looked up; quick where all are alike."""
+@dataclass(frozen=True)
+class ByName:
+    """Take an example's input and label by their names in it; None: there is none."""
+
+    x: str | None
+    y: str | None
+
+    def __call__(self, example: Any) -> tuple[Any, Any]:
+        try:
+            return None if self.x is None else example[self.x], None if self.y is None else example[self.y]
+        except (TypeError, LookupError) as error:
+            raise ValueError(
+                f"xy=({self.x!r}, {self.y!r}): an example of type {type(example).__name__} has no such parts "
+                f"({type(error).__name__}: {error}); pass the names of the input and the label, or a function"
+            ) from error
+
+
+def taking(xy: Any) -> Callable[[Any], tuple[Any, Any]]:
+    """Take what finds an example's input and label: a function, or their two names."""
+    if isinstance(xy, tuple | list) and len(xy) == 2 and all(isinstance(name, str | None) for name in xy):
+        return ByName(*xy)
+    if not callable(xy):
+        raise ValueError(
+            f"xy={shown(xy)}: pass a function from an example to its input and label, or the two names that "
+            'these have in it, e.g. xy=("image", "label")'
+        )
+    return xy  # type: ignore[no-any-return]
+
+
+def inputs_and_labels(
+    examples: Sequence[Any], xy: Callable[[Any], tuple[Any, Any]] = pair
+) -> tuple[Sequence[Any], list[Label]]:
+    """Some examples' inputs, and labels that can be looked up; quick where all are alike, or are columns."""
+    if isinstance(xy, ByName) and isinstance(examples, SomeRows):
+        columns: dict[Any, Any] = {**examples.columns, None: [None] * len(examples)}
+        if xy.x in columns and xy.y in columns:
+            return columns[xy.x], _labels(columns[xy.y])
+    pairs = examples if xy is pair else list(map(xy, examples))
     if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
         pairs = list(map(pair, pairs))
     inputs, labels = zip(*pairs, strict=True) if pairs else ((), ())
-    kinds = set(map(type, labels))
+    return inputs, _labels(labels)
+
+
+def _labels(labels: Any) -> list[Label]:
+    known: list[Label] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+    kinds = set(map(type, known))
     if kinds <= {int, str}:
-        return inputs, list(labels)
+        return known
     if len(kinds) == 1 and issubclass(kinds.pop(), np.integer):
-        return inputs, np.array(labels).tolist()
-    return inputs, list(map(_label, labels))
+        known = np.array(known).tolist()
+        return known
+    return list(map(_label, known))
 
 
 @dataclass(frozen=True)
@@ -72,7 +119,7 @@ class InputSketch:
             signs = random_signs(rng(self.seed, 0, "shards.inputs"), self.dim)
         object.__setattr__(self, "_signs", signs)
 
-    def of(self, inputs: Sequence[Any]) -> Floats:
+    def of(self, inputs: Sequence[Any] | npt.NDArray[Any]) -> Floats:
         """The sketches of some inputs, (b, width)."""
         out = np.zeros((len(inputs), self.width), np.float32)
         if not self.width:
@@ -106,7 +153,7 @@ def sums_of(examples: Iterable[tuple[Any, Any]], sketch: InputSketch, at_once: i
     places: dict[Label, int] = {}
     total, squares, count = np.zeros((0, 1 + sketch.width)), np.zeros(sketch.width), 0
     for block in _blocks(examples, at_once):
-        inputs, labels = split(block)
+        inputs, labels = inputs_and_labels(block)
         sides = sketch.of(inputs)
         if not np.isfinite(sides).all():
             bad = count + int(np.argmin(np.isfinite(sides).all(axis=1)))
@@ -160,20 +207,35 @@ class FeatureRows:
     def __call__(self, example: Any) -> Floats:
         return np.asarray(self.many([example])[0])
 
+    @property
+    def block_width(self) -> int | None:
+        """Numbers of a row that are not zero by its label, if there are any others: see `blocks`."""
+        return 1 + len(self.center) if self.labels and not self.shared else None
+
     def many(self, examples: Sequence[Any]) -> Floats:
         """The rows of some examples, (b, dim)."""
-        inputs, labels = split(examples if self.xy is pair else list(map(self.xy, examples)))
-        rows = np.zeros((len(labels), self.dim), np.float32)
         if self.shared:
-            for row, label in zip(rows, labels, strict=True):
-                row[:] = self.code(label)
-            return rows
+            labels = inputs_and_labels(examples, self.xy)[1]
+            return np.array([self.code(label) for label in labels], np.float32).reshape(-1, self.size)
+        blocks, places = self.blocks(examples)
+        if not self.labels:
+            return blocks
+        rows = np.zeros((len(blocks), len(self.labels), blocks.shape[1]), np.float32)
+        rows[np.arange(len(blocks)), places] = blocks
+        return rows.reshape(len(blocks), -1)
+
+    def blocks(self, examples: Sequence[Any]) -> tuple[Floats, Ints]:
+        """Of each row what is not zero by its label, (b, block_width), and the labels' places."""
+        inputs, labels = inputs_and_labels(examples, self.xy)
         places = np.zeros(len(labels), np.int64)
         if self.labels:
             places[:] = list(map(self._places.get, labels, itertools.repeat(-1)))  # type: ignore[attr-defined]
         sides = self.sketch.of(inputs) if len(self.center) else np.zeros((len(labels), 0), np.float32)
-        _place_rows(places, sides, self.center, self.scale, bool(self.labels), rows)
-        return rows
+        made = np.zeros((len(labels), bool(self.labels) + len(self.center)), np.float32)
+        bad = _standardise(places, sides, self.center, self.scale, bool(self.labels), made)
+        if bad >= 0:
+            raise ValueError(not_finite(bad, "row(example)"))
+        return made, np.maximum(places, 0)
 
     def code(self, label: Label) -> Floats:
         """The random signs of one of very many labels."""
@@ -266,8 +328,10 @@ def _numbers(x: Any) -> npt.NDArray[Any]:
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def _block(inputs: Sequence[Any]) -> npt.NDArray[Any]:
+def _block(inputs: Any) -> npt.NDArray[Any]:
     """Some inputs of one size as the rows of one array."""
+    if isinstance(inputs, np.ndarray):
+        return _numbers(inputs).reshape(len(inputs), -1)
     first = inputs[0]
     if type(first) is np.ndarray and first.dtype != np.float16:
         try:
@@ -318,13 +382,17 @@ def _add_by_place(places, sides, total):  # type: ignore[no-untyped-def]
 
 
 @fast
-def _place_rows(places, sides, center, scale, labelled, rows):  # type: ignore[no-untyped-def]
-    width = len(center) + labelled
-    for i in range(len(places)):
+def _standardise(places, sides, center, scale, labelled, blocks):  # type: ignore[no-untyped-def]
+    """Fill in the blocks; returns the first that holds NaN or infinity, or -1."""
+    bad = -1
+    for i in range(len(places) - 1, -1, -1):
         if places[i] >= 0:
-            at = places[i] * width
             if labelled:
-                rows[i, at] = np.float32(1.0)
-                at += 1
+                blocks[i, 0] = np.float32(1.0)
+            into, good = blocks[i, np.int64(labelled) :], True
             for j in range(len(center)):
-                rows[i, at + j] = (sides[i, j] - center[j]) * scale[j]
+                into[j] = (sides[i, j] - center[j]) * scale[j]
+                good &= abs(into[j]) <= LARGEST  # never of NaN
+            if not good:
+                bad = i
+    return bad

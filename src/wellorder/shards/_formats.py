@@ -13,6 +13,7 @@ import numpy as np
 
 from wellorder._arguments import instance_of, named_path, shown, whole_number
 from wellorder._extras import needed_by
+from wellorder.shards._reading import TableRows
 
 AT_ONCE = 128
 """Examples of a streamed data set that are made together."""
@@ -35,7 +36,7 @@ class RowGroup:
 
 def row_groups(
     paths: Iterable[str | os.PathLike[str]], *, columns: Sequence[str] | None = None
-) -> tuple[list[RowGroup], Callable[[RowGroup], Iterator[dict[str, Any]]]]:
+) -> tuple[list[RowGroup], Callable[[RowGroup], Iterable[dict[str, Any]]]]:
     """Parquet and Arrow (IPC) files, by row group: the shards, and the function that reads one.
 
     An example is a dict by column. Numbers and lists of fixed length come as NumPy arrays, as the rest is.
@@ -110,7 +111,7 @@ def _read_hugging_face(dataset: Any, shard: int) -> Iterator[Any]:
             yield dict(zip(names, values, strict=True))
 
 
-def _read_group(shard: RowGroup, columns: list[str] | None) -> Iterator[dict[str, Any]]:
+def _read_group(shard: RowGroup, columns: list[str] | None) -> TableRows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -121,10 +122,7 @@ def _read_group(shard: RowGroup, columns: list[str] | None) -> Iterator[dict[str
         with pa.OSFile(shard.path) as file, pa.ipc.open_file(file) as batches:
             table = pa.Table.from_batches([batches.get_batch(shard.group)])
         table = table if columns is None else table.select(columns)
-    names = table.column_names
-    values = [_values(table.column(name), pa) for name in names]
-    for row in zip(*values, strict=True):
-        yield dict(zip(names, row, strict=True))
+    return TableRows({name: _values(table.column(name), pa) for name in table.column_names})
 
 
 def _values(column: Any, pa: Any) -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -58,16 +61,87 @@ def listed(shards: Any) -> list[Any]:
     return found
 
 
-def reading(shard: Any, read: Read) -> Iterator[Any]:
-    """The shard's examples; whatever goes wrong in reading them is told with the shard's name."""
+class TableRows:
+    """The rows of a table as examples: dicts by column."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        self.columns = columns
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        rows = zip(*self.columns.values(), strict=True)
+        return map(dict, map(zip, itertools.repeat(self.columns), rows))
+
+    def some(self, start: int, stop: int) -> SomeRows:
+        """Rows that follow each other; copies, so that the last one to wait does not keep the whole table."""
+        part = TableRows({name: copy(values[start:stop]) for name, values in self.columns.items()})
+        rows = SomeRows(part)
+        rows.columns = part.columns
+        return rows
+
+
+class SomeRows(list[Any]):
+    """Rows of a table that follow each other, and the columns that they were made of."""
+
+    columns: Mapping[str, Sequence[Any]]
+
+
+class TableIterator:
+    """The rows of a table that are left."""
+
+    def __init__(self, table: TableRows) -> None:
+        self._table, self._at = table, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        for row in self.take(1):
+            return row
+        raise StopIteration
+
+    def take(self, count: int) -> SomeRows:
+        """The next few."""
+        rows = self._table.some(self._at, self._at + count)
+        self._at += len(rows)
+        return rows
+
+
+@contextmanager
+def _named(shard: Any) -> Iterator[None]:
+    """Whatever goes wrong within is told with the shard's name."""
     try:
-        yield from read(shard)
+        yield
     except ShardError:
         raise
     except Exception as error:
         cure = 'mend the shard or read=, or pass failed="skip" to go on without it'
         what = f"reading failed with {type(error).__name__}: {error}"
         raise ShardError(name_of(shard), f"{what}; {cure}") from error
+
+
+def reading(shard: Any, read: Read) -> Iterator[Any]:
+    """The shard's examples; whatever goes wrong in reading them is told with the shard's name."""
+    with _named(shard):
+        yield from read(shard)
+
+
+def opened(shard: Any, read: Read) -> Iterator[Any]:
+    """The shard's examples, for `taken`; errors are told as by `reading`."""
+    with _named(shard):
+        examples = read(shard)
+    return TableIterator(examples) if isinstance(examples, TableRows) else reading(shard, lambda _: examples)
+
+
+def taken(examples: Iterator[Any], count: int) -> tuple[list[Any], ShardError | None]:
+    """Some more examples of a shard, and the error that came after them, if one did."""
+    if isinstance(examples, TableIterator):
+        return examples.take(count), None
+    some: list[Any] = []
+    try:
+        some.extend(itertools.islice(examples, count))  # an error leaves what was read before it
+    except ShardError as error:
+        return some, error
+    return some, None
 
 
 def checked_failed(failed: Any) -> str:

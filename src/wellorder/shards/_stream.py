@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from wellorder._balanced import SteeringBuffer
 from wellorder._order import rng
-from wellorder.shards._reading import Read, ShardError, name_of, reading
+from wellorder.shards._reading import Read, ShardError, name_of, opened, taken
 from wellorder.shards._shares import Share
 
 AT_ONCE = 256
@@ -53,37 +54,52 @@ class ShardStream:
         self._buffer: SteeringBuffer[Any] = SteeringBuffer(row, window, candidates, draw, mean)
         self._waiting = self._buffer.waiting
         self._leaving: list[int] = []
-        """Those that have left the window and are not given out yet, the next one last."""
-        self.emitted = 0
+        """The last that have left the window."""
+        self._left: Iterator[Any] = iter(())
+        """What of these, or of what is repeated after them, is not given out yet."""
+        self._given = 0
+        """Examples that are given out, when all of ``_left`` are."""
         self._next = (0, 0)
         """The piece and the place that are read next."""
-        self._reader: Iterator[Block] | None = None
-        self._again: Iterator[Any] | None = None
+        self._examples = itertools.chain.from_iterable(self._some())
 
     def __iter__(self) -> Iterator[Any]:
-        return self
+        """Always the same iterator; not a method of this class, because one that is compiled is quicker."""
+        return self._examples
 
-    def __next__(self) -> Any:
-        while not self._leaving:
-            if not self._refill():
-                return self._repeated()
-        if self.emitted == self.length:
-            raise StopIteration
-        self.emitted += 1
-        return self._waiting.pop(self._leaving.pop())
+    @property
+    def emitted(self) -> int:
+        """How many examples were given out."""
+        return self._given - length_hint(self._left)
 
-    def _refill(self) -> bool:
-        """Read some more; whether anything leaves, now or later."""
-        if self._reader is None:
-            self._reader = self._blocks(*self._next)
-        number, block = next(self._reader, (len(self.pieces) << PLACES, []))
-        following = number + len(block)
-        self._next = (following >> PLACES, following & ((1 << PLACES) - 1))
-        if block:
-            self._leaving = self._buffer.push(block, np.arange(number, following))[::-1]
-        else:
-            self._leaving = self._buffer.drain()[::-1]
-        return bool(block or self._leaving)
+    def _some(self) -> Iterator[Iterator[Any]]:
+        """All examples, some at a time: as they leave the window, and those that are repeated after them."""
+        yield map(self._waiting.pop, self._left)  # of a state that was loaded
+        for number, block in self._blocks(*self._next):
+            following = number + len(block)
+            self._leave(self._buffer.push(block, np.arange(number, following)))
+            self._next = (following >> PLACES, following & ((1 << PLACES) - 1))
+            del block
+            yield map(self._waiting.pop, self._left)
+        self._next = (len(self.pieces), 0)
+        self._leave(self._buffer.drain())
+        yield map(self._waiting.pop, self._left)
+        self._leaving = []
+        while self._given < self.length:
+            for again in self._again():
+                self._give(again)
+                yield self._left
+
+    def _leave(self, numbers: list[int]) -> None:
+        self._leaving = self._give(numbers)
+
+    def _give(self, some: list[Any]) -> list[Any]:
+        """Let some more go out, if these are not more than were promised."""
+        if self.length >= 0:
+            some = some[: self.length - self._given]
+        self._given += len(some)
+        self._left = iter(some)
+        return some
 
     def _blocks(self, first: int, place: int) -> Iterator[Block]:
         """The examples of all pieces from one on."""
@@ -99,22 +115,19 @@ class ShardStream:
     def _piece(self, at: int, place: int) -> Iterator[Block]:
         """The examples of a piece from a place on; what was read before an error is given out before it."""
         shard, start, stop = self.pieces[at]
-        examples = reading(self._shards[shard], self._read)
+        examples = opened(self._shards[shard], self._read)
         here = sum(1 for _ in itertools.islice(examples, start + place))
         while stop < 0 or here < stop:
             wanted = AT_ONCE if stop < 0 else min(AT_ONCE, stop - here)
-            block: list[Any] = []
-            error = None
-            try:
-                block.extend(itertools.islice(examples, wanted))  # an error leaves what was read before it
-            except ShardError as told:
-                error = told
+            block, error = taken(examples, wanted)
+            count = len(block)
             if block:
                 yield (at << PLACES) + here - start, block
-            here += len(block)
+            del block  # else what was given out would stay while more is read
+            here += count
             if error is not None:
                 raise error
-            if len(block) < wanted:
+            if count < wanted:
                 break
         if here < stop:
             raise self._changed(shard, f"{here}")
@@ -126,34 +139,27 @@ class ShardStream:
         why = f"it has {count} examples, and the survey counted {counted}; survey the shards again"
         return ShardError(name_of(self._shards[shard]), why)
 
-    def _repeated(self) -> Any:
-        """An example that was given out before: what is missing to the length that was promised."""
-        if self.length < 0 or self.emitted >= self.length:
-            raise StopIteration
-        if self._again is None:
-            self._again = self._round_and_round()
-        example = next(self._again)
-        self.emitted += 1
-        return example
-
-    def _round_and_round(self) -> Iterator[Any]:
-        while True:
-            some = False
-            for _, block in self._blocks(0, 0):
-                some = True
-                yield from block
-            if not some:
-                names = ", ".join(repr(name_of(self._shards[piece.shard])) for piece in self.pieces[:3])
-                raise ShardError(names, "nothing of this worker's share can be read")
+    def _again(self) -> Iterator[list[Any]]:
+        """Examples that were given out before: what is missing to the length that was promised."""
+        some = False
+        for _, block in self._blocks(0, 0):
+            some = True
+            yield block
+            if self._given == self.length:
+                return
+        if not some:
+            names = ", ".join(repr(name_of(self._shards[piece.shard])) for piece in self.pieces[:3])
+            raise ShardError(names, "nothing of this worker's share can be read")
 
     def state(self) -> dict[str, Any]:
         """Where the stream is: numbers of examples, never the examples themselves."""
         window = self._buffer.window
+        given_out = len(self._leaving) - min(length_hint(self._left), len(self._leaving))
         filled = 0 if window is None else window.filled
         return {
             "next": list(self._next),
             "emitted": self.emitted,
-            "leaving": np.array(self._leaving[::-1], np.int64),
+            "leaving": np.array(self._leaving[given_out:], np.int64),
             "window": np.zeros(0, np.int64) if window is None else window.numbers[:filled].copy(),
             "total": np.zeros(0) if window is None else window.total.copy(),
             "draws": 0 if window is None else int(window.draws[0]),
@@ -170,11 +176,11 @@ class ShardStream:
         self._next = (piece, place)
         lost = [number for number in needed.tolist() if number not in self._waiting]
         held = np.array([number for number in held.tolist() if number in self._waiting], np.int64)
-        self._leaving = [number for number in leaving[::-1].tolist() if number in self._waiting]
         if lost and self._failed == "raise":
             name = name_of(self._shards[self.pieces[lost[0] >> PLACES].shard])
             raise ShardError(name, "an example that was in flight is not there any more; survey again")
-        self.emitted = int(state["emitted"])
+        self._given = int(state["emitted"])
+        self._leave([number for number in leaving.tolist() if number in self._waiting])
         if len(state["total"]):
             self._restore(held, np.asarray(state["total"], np.float64), int(state["draws"]))
 

@@ -31,6 +31,7 @@ from wellorder.shards._features import (
     settle,
     sides_for,
     sums_of,
+    taking,
 )
 from wellorder.shards._reading import Read, ShardError, checked_failed, listed, marks_of, name_of, reading
 
@@ -44,6 +45,7 @@ AT_ONCE = 256
 """Examples whose rows are made together."""
 
 Row = Callable[[Any], Any]
+XY = Callable[[Any], tuple[Any, Any]] | tuple[str | None, str | None]
 Look = tuple[ShardSums, int]
 """What a shard left, and its size."""
 
@@ -91,9 +93,10 @@ class Survey:
         path: str | os.PathLike[str],
         *,
         row: Row | None = None,
-        xy: Callable[[Any], tuple[Any, Any]] = pair,
+        xy: XY = pair,
     ) -> Survey:
         """Read what `save` wrote. Functions are not saved: pass ``row`` or ``xy`` as `survey` had them."""
+        by = taking(xy)
         with named_path("path", path) as file:
             state = _loaded(file)
         if not state["complete"]:
@@ -101,7 +104,7 @@ class Survey:
                 f"{os.fspath(path)!r} is a survey that was interrupted: call survey(..., path=...) with the "
                 "same arguments, and it goes on"
             )
-        return _from_plain(state, row, xy)
+        return _from_plain(state, row, by)
 
     def check(self, shards: Sequence[Any]) -> None:
         """Refuse a list of shards that is not the one surveyed; names what is new, missing or moved."""
@@ -113,7 +116,7 @@ def survey(
     read: Read,
     *,
     row: Row | None = None,
-    xy: Callable[[Any], tuple[Any, Any]] = pair,
+    xy: XY = pair,
     sample: int | None = None,
     sizes: Sequence[int] | Callable[[Any], int] | None = None,
     size: int | None = None,
@@ -135,8 +138,9 @@ def survey(
         From an example to its row, a 1-D array; ``row.many(examples)``, if there is such a method, makes
         many at once. Left out: one-hot label ⊗ a sketch of the input, as `features` does.
     xy
-        From an example to its input and label; not needed where examples are such pairs. None for the input
-        means labels alone, None for the label means that there is none, which is warned of.
+        From an example to its input and label, or the names that these have in it, ``("image", "label")``;
+        not needed where examples are such pairs. None for the input means labels alone, None for the label
+        means that there is none, which is warned of.
     sample
         Look at the first so many examples of a shard only, where reading is dear. Their number is then known
         only if ``sizes`` tells it.
@@ -172,7 +176,7 @@ def survey(
     function("read", read, "from a shard to its examples")
     if row is not None:
         function("row", row, "from an example to its row of numbers")
-    function("xy", xy, "from an example to its input and label")
+    by = taking(xy)
     if progress is not None:
         flag("progress", progress)
     if path is not None:
@@ -181,7 +185,7 @@ def survey(
     numbers = min(512, max(32, ROOM // len(found))) if size is None else whole_number("size", size, least=1)
     told = _told_sizes(sizes, found)
     settings = f"rows {'features' if row is None else describe(row)}, sample={sample}, size={numbers}, "
-    work = _Work(found, read, row, xy, sample, numbers, seed_of(seed), told)
+    work = _Work(found, read, row, by, sample, numbers, seed_of(seed), told)
     work.settings = settings + f"seed={seed}"
     if path is not None and Path(path).exists():
         state = _loaded(path)
@@ -192,7 +196,7 @@ def survey(
                 "same arguments, or delete it"
             )
         if state["complete"]:
-            return _from_plain(state, row, xy)
+            return _from_plain(state, row, by)
         work.load(state)
     say = _Progress(len(found), progress)
     try:

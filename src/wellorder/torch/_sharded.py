@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -170,12 +171,12 @@ class ShardedDataset(IterableDataset[Any]):
         stream = self._opened_stream(epoch, turn, workers, rank, ranks)
         if state is not None and "batches" in state:
             used = len(range(turn, int(state["batches"]), workers)) * int(state["batch_size"])
-            for _ in zip(range(used), stream, strict=False):
+            for _ in itertools.islice(stream, used):
                 pass
         elif state is not None:
             stream.load(state)
         self._stream, self._opened = stream, (epoch, turn, workers, rank, ranks)
-        return stream
+        return iter(stream)
 
     def urls(self) -> Iterator[dict[str, Any]]:
         """The shards of this worker's share in this epoch's order, as ``dict(url=shard)``.
