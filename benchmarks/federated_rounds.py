@@ -7,7 +7,7 @@ python benchmarks/federated_rounds.py table FILE…      Markdown: rounds to eac
 ``run`` takes ``--seed-from 2 --seeds 1`` (only the third seed), ``--availability dropout``,
 ``--server-step 1.5`` (at each epoch's end), ``--step-sizes .02 .05`` (``table`` shows each method at its
 best; with ``--each-step`` at all of them) and ``--to-end`` (go on when all targets are reached). ``table``
-merges files, the last word counts; with ``--at 100 300`` it prints the accuracy after so many rounds too.
+merges files, the last word counts; ``--stretch 100`` adds the mean accuracy in every 100 rounds.
 
 All methods and seeds of a setting train side by side from the same first weights, and are measured every
 ``--every`` rounds, inside epochs too; a target is reached when the mean of three looks in a row is at or
@@ -208,6 +208,7 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
     data, make = task(setting, options)
     shared = config_of(setting, data.partition.n, options)
     clients, most = data.partition.n, options.rounds or setting.rounds
+    every = options.every or setting.every
     if not options.no_measure:
         say(setting=name, clients=clients, heterogeneity=round(differ(data, make, shared), 4),
             rounds=most, precision=shared.precision)  # fmt: skip
@@ -229,7 +230,7 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
             runs.loop.servers[r] = flat.to(runs.loop.servers)
 
         def stop(_: int, __: Any, runs: Runs = runs) -> None:
-            curves = [list(curve(rows, most).values()) for rows in runs.rows]
+            curves = [list(curve(rows, most, every).values()) for rows in runs.rows]
             through = all(reached(c, setting.targets[-1]) is not None for c in curves)
             least = min(rows[-1]["round"] for rows in runs.rows)
             if time.time() > until or least >= most or (through and not options.to_end):
@@ -241,7 +242,7 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
         except Enough:
             pass
         for (method, gamma, seed), rows in zip(keys, runs.rows, strict=True):
-            found = curve(rows, most)
+            found = curve(rows, most, every)
             say(
                 **label, method=method, step_size=gamma, seed=seed, round=list(found),
                 accuracy=[round(value, 4) for value in found.values()],
@@ -249,12 +250,18 @@ def train(name: str, options: argparse.Namespace, until: float) -> None:
             )  # fmt: skip
 
 
-def curve(rows: Sequence[dict[str, float]], most: float) -> dict[int, float]:
-    """Test accuracy by round, up to ``most`` rounds.
+def curve(rows: Sequence[dict[str, float]], most: float, every: int) -> dict[int, float]:
+    """Test accuracy by round, up to ``most`` rounds, about ``every`` so many.
 
     Of runs side by side those whose epoch is over are looked at again until the others' is: the last counts.
+    Where epochs are short, looks are too near each other: three in a row must be as long for all methods.
     """
-    return {int(row["round"]): row["test_accuracy"] for row in rows if row["round"] <= most}
+    found: dict[int, float] = {}
+    for row in rows:
+        now, last = int(row["round"]), max(found, default=-every)
+        if now <= most and (now == last or now - last >= 0.8 * every):
+            found[now] = row["test_accuracy"]
+    return found
 
 
 def reached(accuracy: Sequence[float], target: float) -> int | None:
@@ -274,7 +281,7 @@ Kind = tuple[str, str, float, int, float]
 """What is compared: setting, availability, server step, number of clients, step size (0: each its best)."""
 
 
-def tables(rows: Sequence[dict[str, Any]], each_step: bool = False, at: Sequence[int] = ()) -> Iterator[str]:
+def tables(rows: Sequence[dict[str, Any]], each_step: bool = False, stretch: int = 0) -> Iterator[str]:
     """Markdown: for each setting and target each method's rounds, and what it saves against the default."""
     differs = {row["setting"]: row["heterogeneity"] for row in rows if "heterogeneity" in row}
     kinds: dict[Kind, list[dict[str, Any]]] = {}
@@ -300,13 +307,16 @@ def tables(rows: Sequence[dict[str, Any]], each_step: bool = False, at: Sequence
             found = {method: best(own, method, target) for method in methods}
             cells = [told(found[m]) for m in methods] + [saved(found["default"], found[m]) for m in others]
             yield line([title_of(kind), differ, f"{100 * target:g} %", *cells])
-    if at:
-        yield ""
-        yield line(["setting", "after rounds", *methods])
-        yield line(["---"] * (2 + len(methods)))
+    if not stretch:
+        return
+    yield ""
+    yield line(["setting", "rounds", *methods])
+    yield line(["---"] * (2 + len(methods)))
     for kind, own in kinds.items():
-        for rounds in at:
-            yield line([title_of(kind), f"{rounds}", *(accuracy_after(own, m, rounds) for m in methods)])
+        longest = max(row["round"][-1] for row in own)
+        for first in range(0, int(longest / 0.97) // stretch * stretch, stretch):
+            cells = [accuracy_in(own, m, first, first + stretch) for m in methods]
+            yield line([title_of(kind), f"{first + 1} to {first + stretch}", *cells])
 
 
 def line(cells: Sequence[str]) -> str:
@@ -335,16 +345,16 @@ def best(rows: Sequence[dict[str, Any]], method: str, target: float) -> dict[int
     return min(by_step.values(), key=slow, default={})
 
 
-def accuracy_after(rows: Sequence[dict[str, Any]], method: str, rounds: int) -> str:
-    """Test accuracy after so many rounds, the mean of three looks, at the best step; its mean and spread."""
+def accuracy_in(rows: Sequence[dict[str, Any]], method: str, first: int, last: int) -> str:
+    """The mean test accuracy after rounds first+1..last, at the best step size; over seeds."""
     by_step: dict[float, dict[int, float]] = {}
     for row in rows:
-        seen = [a for r, a in zip(row["round"], row["accuracy"], strict=True) if r <= rounds]
-        if row["method"] == method and len(seen) >= LOOKS and row["round"][-1] >= 0.97 * rounds:
-            by_step.setdefault(row["step_size"], {})[row["seed"]] = 100 * float(np.mean(seen[-LOOKS:]))
-    found = max(
-        (np.array(list(seeds.values())) for seeds in by_step.values()), key=np.mean, default=np.zeros(0)
-    )
+        rounds, accuracy = np.array(row["round"]), np.array(row["accuracy"])
+        seen = accuracy[(rounds > first) & (rounds <= last)]
+        if row["method"] == method and len(seen) and rounds[-1] >= 0.97 * last:
+            by_step.setdefault(row["step_size"], {})[row["seed"]] = 100 * float(seen.mean())
+    each = (np.array(list(seeds.values())) for seeds in by_step.values())
+    found = max(each, key=np.mean, default=np.zeros(0))
     if not len(found):
         return "–"
     return f"{found.mean():.1f}" + (f" ± {found.std(ddof=1):.1f}" if len(found) > 1 else "")
@@ -383,14 +393,14 @@ def main() -> None:
     show = commands.add_parser("table")
     show.add_argument("files", nargs="+", type=Path)
     show.add_argument("--each-step", action="store_true", help="a row for each step size, not the best alone")
-    show.add_argument("--at", nargs="+", type=int, default=[], help="also the accuracy after so many rounds")
+    show.add_argument("--stretch", type=int, default=0, help="also the mean accuracy in each so many rounds")
     run, measure = commands.add_parser("run"), commands.add_parser("measure")
     for command in (run, measure):
         settle(command)
     options = parser.parse_args()
     if options.command == "table":
         rows = [json.loads(line) for file in options.files for line in file.read_text().splitlines() if line]
-        print("\n".join(tables(rows, options.each_step, options.at)))
+        print("\n".join(tables(rows, options.each_step, options.stretch)))
         return
     unknown = [name for name in options.settings if name not in SETTINGS]
     if unknown:

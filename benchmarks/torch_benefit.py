@@ -80,6 +80,10 @@ SETTINGS = {
         RESNET, cosine=True, augmented=True, bf16=True, epochs=20, examples=50_000, seeds=2, looked_at=5000,
         orders=FEW,
     ),
+    "resnet-recipe-small": Setting(
+        replace(RESNET, model=partial(ResNet, (1, 1, 1), nn.BatchNorm2d, first=16)), cosine=True,
+        augmented=True, epochs=12, examples=5000, seeds=2, looked_at=1000, orders=FEW,
+    ),
     "lm-adamw": Setting(
         SMALL_LM, "text", adam=True, cosine=True, epochs=10, examples=50_000, seeds=2, looked_at=5000,
         orders=FEW,
@@ -100,8 +104,6 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering always": (Steering(), {"observe": "always"}),
     "features, then Steering": (Steering(), {"rows": "features", "model": True}),
 }
-TIMED = 4096
-"""Examples in the epochs that are timed."""
 
 
 def say(**values: object) -> None:
@@ -111,7 +113,8 @@ def say(**values: object) -> None:
 def chosen(options: argparse.Namespace, name: str) -> Setting:
     """A setting, with what the command line says about it."""
     setting = SETTINGS[name]
-    known = {key: getattr(options, key) for key in ("epochs", "examples", "seeds") if getattr(options, key)}
+    keys = ("epochs", "examples", "seeds", "looked_at")
+    known = {key: getattr(options, key) for key in keys if getattr(options, key)}
     orders = tuple(options.orders or setting.orders or ORDERS)
     if setting.data == "text":  # an example has no label
         orders = tuple(order for order in orders if order != "stratified")
@@ -252,19 +255,27 @@ def together(
 ) -> list[dict[str, Any]]:
     """Run jobs at once, at most ``options.jobs`` of them; their epochs so far when the time is over."""
     context = multiprocessing.get_context("spawn")
-    results, rows, waiting, running = context.Queue(), [], list(jobs), []
+    results, waiting, running = context.Queue(), list(jobs), []
+    rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        if options.rows:
+            with Path(options.rows).open("a") as out:
+                out.write(json.dumps(row) + "\n")
+
     while (waiting or running) and time.time() < until:
         running = [p for p in running if p.is_alive()]
         while waiting and len(running) < options.jobs:
             running.append(context.Process(target=job, args=(options, *waiting.pop(0), results), daemon=True))
             running[-1].start()
         with contextlib.suppress(queue.Empty):
-            rows.append(results.get(timeout=0.5))
+            keep(results.get(timeout=0.5))
     for process in running:
         process.terminate()
     while True:
         try:
-            rows.append(results.get(timeout=0.2))
+            keep(results.get(timeout=0.2))
         except queue.Empty:
             return rows
 
@@ -278,7 +289,7 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     torch.set_num_threads(1)
     setting = chosen(options, name)
     data = data_of(options, setting)
-    part = replace(data, x=data.x[:TIMED], y=data.y[:TIMED])
+    part = replace(data, x=data.x[: options.timed], y=data.y[: options.timed])
     runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in setting.orders}
     plain = Training(setting, part, "RR", 0)
     plain.loader = part.loader(setting.recipe.batch)
@@ -383,11 +394,12 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0)
-    for name in ("--epochs", "--seeds", "--examples"):
+    for name in ("--epochs", "--seeds", "--examples", "--looked-at"):
         parser.add_argument(name, type=int, help="the setting's unless given")
+    parser.add_argument("--timed", type=int, default=4096, help="examples in the epochs that are timed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--orders", nargs="+", choices=list(ORDERS), help="the setting's unless given")
-    parser.add_argument("--rows", help="write every epoch of every run to this file, as JSON lines")
+    parser.add_argument("--rows", help="append every epoch of every run to this file, as it ends")
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     options = parser.parse_args()
     until = time.time() + 60 * options.minutes
@@ -398,9 +410,6 @@ def main() -> None:
     jobs = [(name, order, seed) for name in options.settings for seed in range(chosen(options, name).seeds)
             for order in chosen(options, name).orders]  # fmt: skip
     rows = together(options, jobs, until)
-    if options.rows:
-        with open(options.rows, "w") as out:  # noqa: PTH123
-            out.writelines(json.dumps(row) + "\n" for row in rows)
     for name in options.settings:
         summary(options, name, [row for row in rows if row["setting"] == name], times[name])
 

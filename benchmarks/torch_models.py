@@ -104,7 +104,7 @@ class LabelledData:
     test_x: Tensor
     test_y: Tensor
     looked_at: int | None = None
-    """So many training examples, evenly spread, are looked at for the loss; all of them unless given."""
+    """About so many examples of each kind, evenly spread, are looked at; all of them unless given."""
 
     def to(self, device: str) -> LabelledData:
         x, y, test_x, test_y = (part.to(device) for part in (self.x, self.y, self.test_x, self.test_y))
@@ -116,11 +116,11 @@ class LabelledData:
 
     def look(self, model: nn.Module) -> dict[str, float]:
         """Loss on the training data (infinite once diverged), loss and accuracy on the test data."""
-        every = max(1, len(self.x) // (self.looked_at or len(self.x)))
+        every, other = (max(1, len(part) // (self.looked_at or len(part))) for part in (self.x, self.test_x))
         model.eval()
         with torch.no_grad():
             loss, _ = _judged(model, self.x[::every], self.y[::every])
-            test_loss, test_accuracy = _judged(model, self.test_x, self.test_y)
+            test_loss, test_accuracy = _judged(model, self.test_x[::other], self.test_y[::other])
         model.train()
         return {"loss": loss, "test_loss": test_loss, "test_accuracy": test_accuracy}
 

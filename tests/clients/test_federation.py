@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wellorder import BalancedCohorts, PairGraB, RandomReshuffling, WithReplacement
+from wellorder import BalancedCohorts, IncrementalGradient, PairGraB, RandomReshuffling, WithReplacement
 from wellorder._clients.federation import Federation, natural
 from wellorder._clients.tolerance import Tolerance
 
@@ -74,6 +74,16 @@ def test_nobody_there_is_said_at_once_when_it_is_late_and_waited_for_before():
     assert federation.choose([], 2, late=True) == ()
     assert federation.choose(["a"], 2, late=False) is None
     assert federation.choose(["a"], 2, late=True) == (0,)
+
+
+def test_a_few_train_alone_only_where_no_more_are_present():
+    federation, names = Federation(IncrementalGradient(), 3), ["a", "b", "c", "d", "e", "f"]
+    federation.model = {"w": np.zeros(2, np.float32)}
+    one_round(federation, names)
+    assert federation.choose(["a", "b", "d", "e"], 6, late=False) is None, "f may come"
+    assert federation.choose(["d", "e"], 6, late=True) == (3, 4), "there is nobody else"
+    assert federation.choose(["a", "b", "d", "e"], 6, late=True) == (3, 4, 0)
+    assert federation.queue.epoch == 1
 
 
 def test_names_are_numbered_once_in_natural_order():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wellorder import (
+    BalancedCohorts,
     FlipFlop,
     GraB,
     Herding,
@@ -19,7 +20,7 @@ from wellorder import (
     ShuffleOnce,
     pair_br,
 )
-from wellorder._clients.availability import Always, DropOut
+from wellorder._clients.availability import Always, Diurnal, DropOut
 from wellorder._clients.queue import Queue, plan_epoch
 from wellorder._order import Needs
 from wellorder._saving import load_state, save_state
@@ -40,6 +41,12 @@ def lived(queue, came, missed=()):
     assert not len(queue)
 
 
+def in_a_circle(order, missed):
+    """Whoever was missed, then the others of the order, from the last who was missed on round the circle."""
+    after = order.index(missed[-1]) + 1 if missed else 0
+    return list(missed) + [c for c in order[after:] + order[:after] if c not in missed]
+
+
 @given(st.permutations(range(7)), st.integers(0, 7), st.integers(0, 9))
 def test_the_next_order_follows_from_who_really_came(came, count, seed):
     signals = np.random.default_rng(seed).standard_normal((7, 3))
@@ -51,8 +58,9 @@ def test_the_next_order_follows_from_who_really_came(came, count, seed):
     )
     half = list(came[count:])
     queue.close()
-    assert queue.waiting[: len(half)].tolist() == half
-    assert [c for c in queue.waiting if c not in half] == [c for c in expected if c not in half]
+    order = queue.units[queue.state.order].tolist()
+    assert [c for c in order if c not in half] == expected
+    assert queue.waiting.tolist() == in_a_circle(order, half)
 
 
 @given(st.permutations(range(7)), st.integers(1, 7), st.integers(0, 9))
@@ -223,6 +231,101 @@ def test_a_saved_queue_goes_on_to_the_same_orders(policy, stop, tmp_path):
     other = Queue(policy)
     other.restore(load_state(tmp_path / "queue.npz"))
     assert rounds(queue, 3) == rounds(other, 3)
+
+
+def brought_forward(line, wanted, count, rows):
+    """With lists: in the first places the wanted, each in that of the one whom it is most like."""
+    line = list(line)
+    for place in range(min(count, len(line))):
+        behind = [at for at in range(count, len(line)) if line[at] in wanted]
+        if line[place] not in wanted and behind:
+            own = rows.get(line[place])
+            far = [
+                sum((a - b) ** 2 for a, b in zip(own, rows[line[at]], strict=True))
+                if own and line[at] in rows
+                else np.inf
+                for at in behind
+            ]
+            other = behind[far.index(min(far))]
+            line[place], line[other] = line[other], line[place]
+    return line
+
+
+@given(st.permutations(range(9)), st.sets(st.integers(0, 8)), st.integers(1, 9), st.integers(0, 9))
+def test_whoever_is_away_or_was_missed_changes_places_with_the_one_most_like_it(came, present, size, seed):
+    rows = np.random.default_rng(seed).integers(-9, 9, (9, 2)).astype(float)
+    queue = opened(Herding(), 9, seed)
+    queue.observe(0, came[:7], rows[list(came[:7])])
+    lived(queue, came[:7], came[7:])
+    queue.close()
+    known = {c: tuple(rows[c]) for c in came[:7]}
+    line = brought_forward(queue.state.order.tolist(), came[7:], 2, known)
+    assert queue.waiting.tolist() == line
+    line = brought_forward(line, present, size, known)
+    assert (
+        queue.next(size, lambda clients: np.isin(clients, [*present])).tolist()
+        == [c for c in line if c in present][:size]
+    )
+    assert queue.waiting.tolist() == line
+
+
+@pytest.mark.parametrize("policy", [Herding(), PairGraB()], ids=repr)
+def test_the_first_who_are_there_are_found_however_many_sleep_before_them(policy):
+    queue, clock = opened(policy, 2000), 0
+    for _ in range(3):
+        rounds, clock = plan_epoch(queue, 20, Diurnal(2, 10_000, 0.5), clock)
+        assert (rounds.counts == 20).all()
+        assert sorted(queue.visited) == list(range(0, 2000, 2))
+        for at, came in enumerate(rounds.clients):
+            queue.observe(20 * at, came, np.outer(came, [1.0, -1.0]))
+        queue.close()
+
+
+def test_balanced_cohorts_stay_balanced_when_clients_are_away():
+    kinds, counted = np.arange(60) % 6, {}
+    for policy in (BalancedCohorts(6), RandomReshuffling()):
+        queue, clock, seen = opened(policy, 60), 0, []
+        for epoch in range(12):
+            rounds, clock = plan_epoch(queue, 6, DropOut(0.3), clock)
+            for at, came in enumerate(rounds.clients):
+                queue.observe(6 * at, came, np.eye(6)[kinds[came]])
+                seen += [len({*kinds[came].tolist()})] if epoch > 1 else []
+            queue.close()
+        counted[type(policy)] = np.mean(seen)
+    assert counted[BalancedCohorts] > 5.5
+    assert counted[RandomReshuffling] < 4.5
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pytest.mark.parametrize("rule", [DropOut(0.3), Diurnal(4, 40, 0.5)], ids=repr)
+def test_rounds_are_full_and_clients_come_equally_often_whoever_is_away(policy, rule):
+    queue, clock, visits, draw = opened(policy, 60), 0, Counter(), np.random.default_rng(0)
+    for _ in range(60):
+        rounds, clock = plan_epoch(queue, 6, rule, clock)
+        assert (rounds.counts == 6).all()
+        for at, came in enumerate(rounds.clients):
+            visits.update(came.tolist())
+            queue.observe(6 * at, came, draw.standard_normal((6, 3)) + (came % 10)[:, None])
+        queue.close()
+    mean = sum(visits.values()) / 60
+    assert min(visits.values()) > 0.75 * mean
+    assert max(visits.values()) < 1.25 * mean
+
+
+def test_a_round_is_short_only_where_no_more_can_be_reached_or_the_order_ends():
+    queue = opened(RandomReshuffling(), 7)
+    queue.line_up(np.arange(7))
+    assert not queue.cut_short(queue.next(3), 3)
+    assert queue.cut_short(queue.next(3, lambda clients: clients > 4), 3)
+    queue.settle([0, 1, 2])
+    queue.settle([3, 4, 5])
+    assert not queue.cut_short(queue.next(3), 3), "seven clients make two rounds of three and one of one"
+    queue = opened(RandomReshuffling(), 7)
+    queue.line_up(np.arange(7))
+    queue.settle([0, 1], [2], attempts=2)
+    queue.settle([3, 4, 5])
+    assert queue.next(3).tolist() == [6, 2]
+    assert queue.cut_short(queue.next(3), 3), "2 has failed and would be one of two"
 
 
 def cohorts_of(availability, epochs=1, n=30, cohort=4, seed=3):

@@ -46,6 +46,31 @@ MUTATIONS = {
         [("        self._front = left\n", "        self._front = NOBODY\n")],
         f"{AVAILABILITY}::test_a_thousand_random_settings_visit_exactly_who_can_be_reached",
     ),
+    "a few who are left train alone": (
+        "_clients/queue.py",
+        [("            if enough or (chosen and", "            if (chosen and")],
+        f"{QUEUE}::test_rounds_are_full_and_clients_come_equally_often_whoever_is_away",
+    ),
+    "a few who are left train alone in a federation": (
+        "_clients/federation.py",
+        [("            if not queue.cut_short(chosen, self.cohort) or (", "            if len(chosen) or (")],
+        f"{FEDERATION}::test_a_few_train_alone_only_where_no_more_are_present",
+    ),
+    "the end of an order that never changes is missed again and again": (
+        "_clients/queue.py",
+        [("rest = np.roll(rest, -1 - int(np.flatnonzero(rest == self.absent[-1])[0]))", "pass")],
+        f"{QUEUE}::test_rounds_are_full_and_clients_come_equally_often_whoever_is_away",
+    ),
+    "whoever is away is replaced by the first who is there": (
+        "_clients/queue.py",
+        [("near.pop(int(far.argmin()) if known[own] else 0)", "near.pop(0)")],
+        f"{QUEUE}::test_balanced_cohorts_stay_balanced_when_clients_are_away",
+    ),
+    "whoever is behind many who sleep is not found": (
+        "_clients/queue.py",
+        [("< enough and self._at < len(self._line):", "< enough and len(up) < enough:")],
+        f"{QUEUE}::test_the_first_who_are_there_are_found_however_many_sleep_before_them",
+    ),
     "a failing client is asked for ever": (
         "_clients/queue.py",
         [(">= (1 if c in away else attempts)", "> 10**9")],

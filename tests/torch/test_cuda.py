@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from wellorder import Herding, PairGraB, Steering
 from wellorder.experiments._tasks.network_data import Gather, Places
-from wellorder.torch import ordered
+from wellorder.torch import _observing, ordered
 from wellorder.torch._observing import Observer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
@@ -40,6 +40,18 @@ def test_orders_are_those_of_the_host(policy, signals):
     assert (host[0] == device[0]).all()
     np.testing.assert_allclose(host[1], device[1], rtol=1e-4)
     assert host[2] == device[2]
+
+
+@pytest.mark.parametrize("policy", [Steering(), Herding()], ids=lambda p: type(p).__name__)
+def test_rows_that_are_shown_beside_the_training_change_nothing(policy, monkeypatch):
+    """Two batches at a time, through pinned memory, against all of an epoch's rows at its end."""
+    monkeypatch.setattr(_observing, "ROOM_IF_KEPT", 16 * 512)
+    beside = orders_of("cuda", policy, "sketch")
+    monkeypatch.setattr(_observing, "BESIDE", set())
+    at_the_end = orders_of("cuda", policy, "sketch")
+    assert (beside[0] == at_the_end[0]).all()
+    np.testing.assert_allclose(beside[1], at_the_end[1], rtol=1e-6)
+    assert beside[2] == at_the_end[2] == 60 * 3
 
 
 def test_a_row_that_is_not_finite_stays_out_on_the_device_too():

@@ -497,7 +497,7 @@ def test_rows_that_are_shown_beside_the_training_change_nothing(at, make, monkey
     """As on a GPU: every batch's rows go to the policy in a thread; saved and resumed in between."""
     whole = trained(make)
     monkeypatch.setattr(_observing, "BESIDE", {"cpu"})
-    monkeypatch.setattr(_observing, "ROOM_BESIDE", 1)
+    monkeypatch.setattr(_observing, "ROOM_IF_KEPT", 1)
     state, *_ = trained(make, at)
     assert_same_end(whole, trained(make, state=state))
 

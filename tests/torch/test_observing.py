@@ -58,7 +58,7 @@ def test_a_batch_larger_than_all_before_has_room():
 def beside(monkeypatch):
     """Rows on the host go the way of those on a GPU, two batches of four rows of three numbers at a time."""
     monkeypatch.setattr(_observing, "BESIDE", {"cpu"})
-    monkeypatch.setattr(_observing, "ROOM_BESIDE", 24)
+    monkeypatch.setattr(_observing, "ROOM_IF_KEPT", 24)
 
 
 def seen(policy, rows, steps, *, ask=False):

@@ -127,8 +127,9 @@ class Federation:
     def choose(self, present: Collection[str], enough: int, late: bool) -> tuple[int, ...] | None:
         """Name the next cohort; ``None`` says to look again later, ``()`` that nobody is there.
 
-        Opens the first epoch once ``enough`` clients are present, and closes one whose rest is away: when it
-        is ``late``, or when there is nobody to hope for.
+        Opens the first epoch once ``enough`` clients are present, and closes one whose rest, for all who are
+        away or have failed, fills no cohort: when it is ``late``, or when there is nobody to hope for. A few
+        train alone only where no more than they are present at all.
         """
         self._met.update(present)
         queue = self.queue
@@ -141,11 +142,12 @@ class Federation:
         for _ in range(2):
             here = np.zeros(len(self.names), bool)
             here[[self._numbers[name] for name in present if name in self._numbers]] = True
-            chosen = queue.next(self.cohort, here.__getitem__)
-            if len(chosen):
+            chosen, few = queue.next(self.cohort, here.__getitem__), np.count_nonzero(here) < self.cohort
+            if not queue.cut_short(chosen, self.cohort) or (len(chosen) and few):
                 return tuple(chosen.tolist())
             # Nobody waits again for a client that was missing in the epoch before.
-            hope = not np.isin(queue.waiting, queue.absent).all()
+            away = queue.waiting[~here[queue.waiting]]
+            hope = not np.isin(away, queue.absent).all()
             if not present or (hope and not late):
                 return () if late else None
             self.give_up()

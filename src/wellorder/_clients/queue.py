@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ Ints = npt.NDArray[np.int64]
 Here = Callable[[Ints], npt.NDArray[np.bool_]]
 """Whether each of these clients can be reached now."""
 NOBODY: Ints = np.empty(0, np.int64)
+ALIKE = 256
+"""Clients among whom the one most like another is looked for, at most."""
 PATIENCE = 100_000
 """Rounds in a row in which nobody at all can be reached, before a planned epoch gives up."""
 
@@ -40,12 +43,14 @@ class Queue:
     """Clients 0..n-1 in the order of a policy, each of them visited once an epoch.
 
     In an open epoch every client is in exactly one of ``waiting``, ``visited`` and ``missed``. Whoever cannot
-    be reached keeps the place; whoever was missed in an epoch comes first in the next. Nobody is lost.
+    be reached keeps the place; whoever was missed in an epoch comes first in the next. Nobody is lost, and
+    nobody trains almost alone because others are away: that round is `cut_short`, and the epoch closed.
 
     ``units[u]`` is the client that the policy's unit ``u`` stands for. A policy that balances signals is told
     who came when, not who should have: the t-th client visited is the t-th unit of its order, so that one who
     was away at its turn is simply a later unit. A policy that keeps rows keeps them by client, so its units
-    stay; its rows are shown at the epoch's end, in its own order, whoever came when.
+    stay; its rows are shown at the epoch's end, in its own order, whoever came when. They also tell who is
+    like whom: whoever is away changes places with the one most like it, of the next few hundred.
     """
 
     def __init__(self, policy: Policy[Any], seed: int = 0) -> None:
@@ -91,12 +96,21 @@ class Queue:
         self.line_up()
 
     def line_up(self, order: Ints | None = None) -> None:
-        """Put whoever was missed first, then the others in the policy's order (or in ``order``)."""
+        """Put whoever was missed first, then the others in the policy's order (or in ``order``).
+
+        Those who had these places take their places, each that of the most alike, where rows tell. Elsewhere
+        the others go round from the last who was missed on: those at the end of an order that never changes
+        would otherwise be missed again and again, and come every second time.
+        """
         rest = self.units[self.state.order] if order is None else order
         if len(self.absent):
             first = np.zeros(len(self.units), bool)
             first[self.absent] = True
-            rest = np.concatenate([self.absent, rest[~first[rest]]])
+            if self._knows_rows():
+                rest, _ = self._brought_forward(rest, first[rest], len(self.absent))
+            else:
+                rest = np.roll(rest, -1 - int(np.flatnonzero(rest == self.absent[-1])[0]))
+                rest = np.concatenate([self.absent, rest[~first[rest]]])
         self._line, self._at, self._front = rest.astype(np.int64), 0, NOBODY
         self._came, self._visits, self.missed = np.empty(len(rest), np.int64), 0, NOBODY
         self.failures.clear()
@@ -118,10 +132,28 @@ class Queue:
         if here is None:
             self._look(size - len(self._front))
             return self._front[:size]
-        up = here(self._front)
-        while (found := int(np.count_nonzero(up))) < size and self._at < len(self._line):
-            up = np.concatenate([up, here(self._look(max(4 * (size - found), 64)))])
+        alike = self._knows_rows()
+        up, enough = here(self._front), size + ALIKE if alike else size
+        while (found := int(np.count_nonzero(up))) < enough and self._at < len(self._line):
+            up = np.concatenate([up, here(self._look(max(4 * (enough - found), 64)))])
+        if alike:
+            self._front, up = self._brought_forward(self._front, up, size)
         return self._front[np.flatnonzero(up)[:size]]
+
+    def cut_short(self, chosen: Sequence[int] | Ints, size: int) -> bool:
+        """Whether ``chosen``, the `next` round, has fewer than ``size`` since somebody is away, or failed.
+
+        Not so if it is the last round of an order whose length ``size`` does not divide.
+
+        >>> from wellorder import IncrementalGradient
+        >>> queue = Queue(IncrementalGradient())
+        >>> queue.open(4)
+        >>> queue.settle(queue.next(3))
+        >>> queue.cut_short(queue.next(3), 3), queue.cut_short([], 3)
+        (False, True)
+        """
+        last = len(chosen) == len(self) == self.size % size
+        return len(chosen) < size and not last
 
     def settle(self, visited: Sequence[int] | Ints, failed: Sequence[int] = (), attempts: int = 1) -> None:
         """Close a round: ``visited`` leave, ``failed`` go to the end, or are missed after ``attempts``.
@@ -187,7 +219,7 @@ class Queue:
         >>> queue.open(3)
         >>> queue.settle([0, 2]); queue.give_up(); queue.close()
         >>> queue.waiting
-        array([1, 0, 2])
+        array([1, 2, 0])
         """
         if self._keeps_rows:
             self._show_rows()
@@ -240,6 +272,33 @@ class Queue:
         self._front = np.concatenate([self._front, block])
         return block
 
+    def _knows_rows(self) -> bool:
+        """Whether the policy has a row of some client."""
+        return self._keeps_rows and bool(np.any(getattr(self.state, "known", False)))
+
+    def _brought_forward(
+        self, line: Ints, wanted: npt.NDArray[np.bool_], count: int
+    ) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """A line whose first ``count`` places have clients that are ``wanted``, and who is wanted in it.
+
+        Whoever else had such a place changes with the most alike of the wanted behind; if one of the two has
+        no row, with the first of them.
+        """
+        line, wanted = line.astype(np.int64), wanted.copy()
+        rows, known = self.state.rows, self.state.known > 0
+        behind = iter((np.flatnonzero(wanted[count:]) + count).tolist())
+        near = list(islice(behind, ALIKE))
+        for place in np.flatnonzero(~wanted[:count]).tolist():
+            if not near:
+                break
+            own, others = line[place], line[near]
+            far = np.where(known[others], np.square(rows[others] - rows[own]).sum(axis=1), np.inf)
+            other = near.pop(int(far.argmin()) if known[own] else 0)
+            near.extend(islice(behind, 1))
+            line[place], line[other] = line[other], own
+            wanted[place], wanted[other] = True, False
+        return line, wanted
+
     def _show_rows(self) -> None:
         """Show a policy that keeps rows what was seen in this epoch, in its own order."""
         order = self.state.order
@@ -282,9 +341,10 @@ class Rounds:
 def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int) -> tuple[Rounds, int]:
     """Draw all rounds of the open epoch ahead; returns them and the clock, which counts idle rounds too.
 
-    The epoch ends when nobody who is left can be reached; those are missed. A policy that draws its rounds
-    anew (it has a ``sampler``) draws from those who can be reached, until it has made as many visits as there
-    are clients.
+    The epoch ends when those who are left and can be reached no longer fill a round, while all who can be
+    reached would: whoever is left is missed, and comes first in the next. A few clients alone would have a
+    whole round's say. A policy that draws its rounds anew (it has a ``sampler``) draws from those who can be
+    reached, until it has made as many visits as there are clients.
     """
     everybody = isinstance(availability, Always)
     draw = None if everybody or permutes(queue.policy) else queue.policy.sampler(queue.state)  # type: ignore[attr-defined]
@@ -296,8 +356,10 @@ def plan_epoch(queue: Queue, cohort: int, availability: Availability, clock: int
             now = queue.next(cohort, here)
         else:
             now = draw(queue.units[here(queue.units)], len(queue))
-        if not len(now) and chosen and draw is None:
-            break
+        if draw is None and here is not None and queue.cut_short(now, cohort):
+            enough = np.count_nonzero(here(queue.units)) >= cohort
+            if enough or (chosen and not len(now)):
+                break
         clock += 1
         if len(now):
             chosen.append(now)

@@ -16,11 +16,12 @@ class Tolerance:
     Parameters
     ----------
     patience
-        Seconds to wait for clients that are away, once nobody else is left in the epoch (and, before the
-        first epoch, for enough clients to begin). Then the epoch is closed; the missing come first in the
-        next. Nobody waits again for a client that was missing in the epoch before.
+        Seconds to wait for clients that are away, once those who are left in the epoch fill no round (and,
+        before the first epoch, for enough clients to begin). Then the epoch is closed; whoever is left comes
+        first in the next. Nobody waits again for a client that was missing in the epoch before.
     attempts
-        How often an epoch may ask a client that fails or does not answer in time.
+        How often an epoch may ask a client that fails or does not answer in time. It is asked again only
+        where it does not train almost alone; at an epoch's end it is put off to the next.
     fruitless
         After so many rounds in a row in which the model did not move, the run stops with an error.
     norm_cap

@@ -17,8 +17,9 @@ from wellorder._compiled import fast, jit, prefetch
 from wellorder._order import Order, Rows, rng
 
 Ints = npt.NDArray[np.int64]
-PART = 256
-"""Units that are taken in at a time, where an order is wanted as it is made: the first come soon."""
+PARTS = (256, 8192)
+"""Units that are taken in at a time, where an order is wanted as it is made. The first come soon; then twice
+as many each time, up to the second number: who makes them in a thread takes Python's lock for each part."""
 LINE = 16
 """Numbers in a line of the processor's cache."""
 
@@ -104,9 +105,11 @@ def steered(
     """
     seed, epoch = draws
     held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
-    for at in range(0, len(order), PART):
-        which = order[at : at + PART].astype(np.int64)
+    at, (size, most) = 0, PARTS
+    while at < len(order):
+        which = order[at : at + size].astype(np.int64)
         yield held.take_in(rows, which, which, mean).astype(order.dtype)
+        at, size = at + size, min(2 * size, most)
     yield held.drain().astype(order.dtype)
 
 

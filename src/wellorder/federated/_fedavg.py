@@ -65,8 +65,9 @@ def fedavg(
 
     availability
         Who can be reached in which round, as in `simulate`; everybody unless given. Whoever is away at its
-        turn comes later in the epoch; whoever stays away is missed, and comes first in the next one. The
-        run's orders then say who came when, the missed ones last. The theorems do not cover it.
+        turn comes later in the epoch; whoever is left when no whole round can be made of them is missed, and
+        comes first in the next one. The run's orders then say who came when, the missed ones last. The
+        theorems do not cover it.
 
     >>> from wellorder import PairGraB, RandomReshuffling
     >>> from wellorder.federated import fedavg

@@ -336,7 +336,7 @@ class OrderedStrategy(Strategy):
         if queue.epoch < 0:
             text = f"Waiting for nodes to connect: {present} connected (minimum required: {self.clients})"
         else:
-            text = f"Waiting for clients: {len(queue)} of {queue.size} are away, {present} connected"
+            text = f"Waiting for clients: {len(queue)} of {queue.size} have not come, {present} connected"
         said, at = self._said
         if text != said or time.monotonic() >= at + SAID_EVERY:
             LOG.info("[ORDER] %s", text)

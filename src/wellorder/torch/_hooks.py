@@ -75,7 +75,10 @@ class LayerReader(Protocol):
     def keep(
         self, use: LayerUse, args: tuple[Any, ...], kwargs: dict[str, Any], first: Tensor, output: Tensor
     ) -> Any:
-        """What is needed of a call when its gradient comes; None if it was not given a batch."""
+        """What is needed of a call when its gradient comes; None if it was not given a batch.
+
+        What is given is part of the graph still.
+        """
         ...
 
     def take(self, use: LayerUse, place: int, gradient: Tensor) -> None:
@@ -139,8 +142,13 @@ class LayerHooks:
         """A layer was called."""
         if not torch.is_grad_enabled() or _vmapped():
             return
-        outputs = [output] if isinstance(output, Tensor) else tensors_in(output)
-        if not any(out.requires_grad for out in outputs):
+        # Here and below: what every layer runs in every step is written to touch little.
+        if isinstance(output, Tensor):
+            outputs, wanted = [output], output.requires_grad
+        else:
+            outputs = tensors_in(output)
+            wanted = any(out.requires_grad for out in outputs)
+        if not wanted:
             if self.records.now is not None and not self.records.ignoring and not self.records.replaying:
                 self.records.now.used = True
             return
@@ -188,7 +196,7 @@ class LayerHooks:
         if use.length != record.size and reader.folds and not transformed():
             use.views = views_of(first, record)
         if use.length == use.views * record.size:
-            use.kept = reader.keep(use, args, kwargs, first.detach(), out.detach())
+            use.kept = reader.keep(use, args, kwargs, first, out)
             use.length = 0 if use.kept is None else use.length
         elif use.length == 1:
             lookup = isinstance(use.layer.module, nn.Embedding)
@@ -218,7 +226,8 @@ class LayerHooks:
         if self._parameter_handles:
             self._forget_parameters()
         record.derived_again = record.derived_again or torch.is_grad_enabled()  # else off in a backward pass
-        self._readers[name].take(use, place, unscaled(gradient.detach(), self.scaler))
+        gradient = gradient.detach() if gradient.requires_grad else gradient
+        self._readers[name].take(use, place, unscaled(gradient, self.scaler))
         self.records.seconds += time.perf_counter() - start
 
     def check_heard(self, record: BatchRecord) -> None:
@@ -343,7 +352,9 @@ class _LayerHook(WeakHook):
             if _compiler_looks_on():  # a frame that it gave up has called us
                 self._apart(args, kwargs, output, compiling=False)
             else:
-                self.listen(args, kwargs, output)
+                hooks = self.owner()
+                if hooks is not None:
+                    hooks.forward(self._layer, args, kwargs, output)
             return None
         if self._plain and isinstance(output, Tensor):
             first = _first_of(args, kwargs)
@@ -352,12 +363,6 @@ class _LayerHook(WeakHook):
             return compiled.heard(output, first, self._number)[0]
         self._apart(args, kwargs, output, compiling=True)
         return None
-
-    def listen(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Show the hooks' owner a call."""
-        hooks = self.owner()
-        if hooks is not None:
-            hooks.forward(self._layer, args, kwargs, output)
 
     def _listen_apart(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, compiling: bool

@@ -20,8 +20,8 @@ from wellorder.torch._schedule import NextState, StateInTheMaking
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
 """Numbers that are pending before a policy sees them: a step pays for a copy, and not for the policy."""
-ROOM_BESIDE = 1 << 20
-"""The same where the policy sees them beside the training: the last of them are waited for."""
+ROOM_IF_KEPT = 1 << 20
+"""The same for a policy that keeps them, and has little to do: at an epoch's end the last are waited for."""
 BESIDE = {"cuda"}
 """Devices whose rows come to the host, and to a policy that keeps them, in a thread beside the training."""
 AT_EXIT = 2.0
@@ -357,7 +357,7 @@ class PendingRows:
         beside = self._for_an_epoch and kind in BESIDE
         at_the_end = self._always or (self._for_an_epoch and not beside and kind != "cpu")
         if self._buffer is None or end > self._buffer.shape[0]:
-            room = (ROOM_BESIDE if beside else ROOM) // rows.shape[1]
+            room = (ROOM_IF_KEPT if self._for_an_epoch else ROOM) // rows.shape[1]
             count = self.most if at_the_end else min(self.most, max(room, 2 * self._used))
             larger = rows.new_empty(max(count, end), rows.shape[1])
             if self._buffer is not None:

@@ -20,6 +20,8 @@ from wellorder.torch._side_by_side import SideBySide, Slots
 
 TALLER = 4
 """How much taller P is for sequences, whose positions are pooled."""
+SHAPES = 64
+"""Shapes of images whose places in memory are remembered."""
 
 
 class Place(NamedTuple):
@@ -119,11 +121,12 @@ class LayerSketch:
         projection = self.latest = self._single if first.ndim <= self._dims else self._sequence
         if not projection.fits(first):
             return None
+        first = first.detach()
         if isinstance(projection, Shared):
             return projection, projection.of_input(first, output)
         seen = projection.seen(first, output)
         if self.side_by_side is not None and projection.one_by_one and use.views == 1 and not transformed():
-            slots = self.side_by_side.keep(use.record, seen, output, projection.stands_for(output))
+            slots = self.side_by_side.keep(use.record, seen, output, projection.stands_for)
             if slots is not None:
                 return projection, slots
         return projection, projection.inward(seen, output)
@@ -165,7 +168,9 @@ class Projection:
         module: Any = layer.module
         self.module, self.side, self._sizes = module, side, sizes
         weight, bias = module.weight, getattr(module, "bias", None)
-        self._conv = isinstance(module, _ConvNd)
+        self._conv, self._ndim = isinstance(module, _ConvNd), weight.ndim
+        # Steps may lie side by side, but not where look-ups or pooling make them small anyway.
+        self.one_by_one = not (sizes.lookup or sizes.pool)
         groups, outputs, inputs = sizes.groups, sizes.outputs, sizes.inputs
         tall, width = sizes.height, sizes.width
         self.place = Place(start, tall, width)
@@ -188,21 +193,19 @@ class Projection:
         # is known only when it runs, and converting them anew would cost more than applying them.
         self._inwards: dict[Any, tuple[Tensor, Tensor | None]] = {}
         self._outwards: dict[Any, Tensor] = {}
-        self._where: dict[Any, tuple[bool, Any]] = {}
+        self._cuts: dict[Any, tuple[Any, Any, int] | None] = {}
 
     def fits(self, given: Tensor) -> bool:
         """Whether the layer was given a batch, as far as the number of dimensions tells."""
-        return not self._conv or given.ndim == self.module.weight.ndim
-
-    @property
-    def one_by_one(self) -> bool:
-        """Whether steps may lie side by side: not where look-ups or pooling make them small anyway."""
-        return not (self._sizes.lookup or self._sizes.pool)
+        return not self._conv or given.ndim == self._ndim
 
     def seen(self, given: Tensor, output: Tensor) -> Tensor:
-        """What is looked at of an input: a convolution's at some of the positions, the mean of a sequence."""
+        """What is looked at of an input: a convolution's at some of the positions, the mean of a sequence.
+
+        A convolution is seen by one tap near its filters' middle.
+        """
         if self._conv:
-            return self._middle(given, output)
+            return self._cut(given, output)
         if self._sizes.pool and not self._sizes.lookup:
             given = given.flatten(1, -2)  # one vector before it is projected: T times cheaper
             given = given.mean(1) if given.shape[1] else given.sum(1)
@@ -223,10 +226,7 @@ class Projection:
         """What is looked at of a gradient: a convolution's at some positions, the sum of a sequence."""
         if not self._conv:
             return gradient.flatten(1, -2).sum(1) if self._sizes.pool else gradient
-        thin = self._thin(gradient)
-        if max(thin) > 1:
-            gradient = gradient[(slice(None), slice(None), *(slice(None, None, t) for t in thin))]
-        return gradient
+        return self._cut(gradient, None)
 
     def stands_for(self, output: Tensor) -> int:
         """For how many positions each one that is looked at stands."""
@@ -261,27 +261,42 @@ class Projection:
         """Every so-manyth position is looked at, along each dimension."""
         return tuple(-(-length // self.side) for length in output.shape[2:])
 
-    def _middle(self, given: Tensor, output: Tensor) -> Tensor:
-        """What one tap near the filters' middle saw, at the positions that are looked at."""
+    def _cut(self, x: Tensor, output: Tensor | None) -> Tensor:
+        """What is looked at of a gradient, or, with the output, of an input.
+
+        How it lies in memory is remembered: one call instead of one for each dimension.
+        """
+        plain = type(x) is Tensor and not torch._C._are_functorch_transforms_active()
+        key = (x.shape, x.stride(), None if output is None else output.shape) if plain else None
+        if key in self._cuts:
+            cut = self._cuts[key]
+            return x if cut is None else x.as_strided(cut[0], cut[1], x.storage_offset() + cut[2])
+        if output is None:
+            padded, where = False, tuple(slice(None, None, t) for t in self._thin(x))
+        else:
+            padded, where = self._positions(x.shape[2:], output)
+        whole = functional.pad(x, self.module._reversed_padding_repeated_twice) if padded else x
+        part = whole[(slice(None), slice(None), *where)]
+        if plain and not padded:
+            if len(self._cuts) >= SHAPES:
+                self._cuts = {}
+            same = part.shape == x.shape
+            at = int(part.storage_offset()) - int(x.storage_offset())
+            self._cuts[key] = None if same else (tuple(part.shape), part.stride(), at)
+        return part
+
+    def _positions(self, given: tuple[int, ...], output: Tensor) -> tuple[bool, tuple[slice, ...]]:
+        """Where the middle tap lies of an image so large; and whether the image must be padded for it."""
         m: Any = self.module
-        key = (given.shape[2:], output.shape[2:])
-        if key not in self._where:
-            sides = zip(
-                m.kernel_size, m.dilation, m.stride, m._reversed_padding_repeated_twice[::-2], strict=True
-            )
-            taps = [
-                middle_tap(*side, *both) for side, both in zip(sides, zip(*key, strict=True), strict=True)
-            ]
-            padded = None in taps
-            starts = (
-                [d * (k // 2) for k, d in zip(m.kernel_size, m.dilation, strict=True)] if padded else taps
-            )
-            places = zip(starts, m.stride, key[1], self._thin(output), strict=True)
-            where = (slice(at, at + (n - 1) * s + 1, s * t) for at, s, n, t in places)
-            self._where[key] = padded, (slice(None), slice(None), *where)
-        padded, seen = self._where[key]
-        given = functional.pad(given, m._reversed_padding_repeated_twice) if padded else given
-        return given[seen]
+        sides = zip(
+            m.kernel_size, m.dilation, m.stride, m._reversed_padding_repeated_twice[::-2], strict=True
+        )
+        both = zip(given, output.shape[2:], strict=True)
+        taps = [middle_tap(*side, *lengths) for side, lengths in zip(sides, both, strict=True)]
+        padded = None in taps
+        starts = [d * (k // 2) for k, d in zip(m.kernel_size, m.dilation, strict=True)] if padded else taps
+        places = zip(starts, m.stride, output.shape[2:], self._thin(output), strict=True)
+        return padded, tuple(slice(at, at + (n - 1) * s + 1, s * t) for at, s, n, t in places)
 
     def _inward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Q, and what the bias adds to it, as ``like`` is; smaller in float16, so that sums stay in range."""

@@ -9,7 +9,7 @@ the same, bit for bit, whether a run was saved, interrupted, looked at or left a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -85,7 +85,9 @@ class SideBySide:
         self._batch = batch
         self.kinds: dict[Any, Slots] = {}
 
-    def keep(self, record: BatchRecord, seen: Tensor, output: Tensor, stands_for: int) -> Slots | None:
+    def keep(
+        self, record: BatchRecord, seen: Tensor, output: Tensor, stands_for: Callable[[Tensor], int]
+    ) -> Slots | None:
         """Copy what is looked at of an input; None where it is to be projected at once.
 
         Each position that is looked at ``stands_for`` so many of the output's.
@@ -93,11 +95,12 @@ class SideBySide:
         key = (seen.shape[1:], output.shape[1:], output.dtype, seen.device)
         slots = self.kinds.get(key)
         if slots is None:
-            each = math.prod(seen.shape[1:]) + math.prod(output.shape[1:]) // stands_for
+            positions = stands_for(output)
+            each = math.prod(seen.shape[1:]) + math.prod(output.shape[1:]) // positions
             plain = type(seen) in (Tensor, nn.Parameter) and type(output) is Tensor
             if not plain or self._batch * each > MOST.get(seen.device.type, MOST_ON_DEVICE):
                 return None
-            slots = self.kinds[key] = Slots(seen, output.dtype, self._batch, stands_for)
+            slots = self.kinds[key] = Slots(seen, output.dtype, self._batch, positions)
         return slots if slots.keep(record, seen) else None
 
     def takes_room(self) -> bool:
