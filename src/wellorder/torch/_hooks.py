@@ -140,7 +140,7 @@ class LayerHooks:
 
     def forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A layer was called."""
-        if not torch.is_grad_enabled() or _vmapped():
+        if not torch.is_grad_enabled() or (torch._C._are_functorch_transforms_active() and _vmapped()):
             return
         # Here and below: what every layer runs in every step is written to touch little.
         if isinstance(output, Tensor):
@@ -173,7 +173,7 @@ class LayerHooks:
         if record is None or self.records.replaying:
             return None
         start = time.perf_counter()
-        first = _first_of(args, kwargs)
+        first = args[0] if args and isinstance(args[0], Tensor) else _first_of(args, kwargs)
         if first is not None and isinstance(layer.module, nn.Embedding):
             self._look_for_positions(layer, first, record)
         if layer.name in self.left_out:
@@ -397,8 +397,6 @@ def _compiler_looks_on() -> bool:
 
 def _vmapped() -> bool:
     """Whether `torch.vmap` is at work, so that a layer sees one example without its dimension."""
-    if not torch._C._are_functorch_transforms_active():
-        return False
     active = retrieve_all_functorch_interpreters()
     return any(each.key() == torch._C._functorch.TransformType.Vmap for each in active)
 

@@ -113,20 +113,23 @@ class LayerSketch:
         self.latest = self._single = single
         self._sequence = sequence
         self._dims = 1 if isinstance(layer.module, nn.Embedding) else 2
+        # Whether a convolution was given a batch is told by the number of dimensions.
+        self._ndim = layer.module.weight.ndim if isinstance(layer.module, _ConvNd) else 0
         several = batch and isinstance(single, Projection) and not isinstance(layer.module, nn.Embedding)
         self.side_by_side = SideBySide(batch) if several else None
 
     def keep(self, use: LayerUse, _: Any, __: Any, first: Tensor, output: Tensor) -> Any:
         """Q a, or where a lies, and by which projection."""
         projection = self.latest = self._single if first.ndim <= self._dims else self._sequence
-        if not projection.fits(first):
+        if self._ndim and first.ndim != self._ndim:
             return None
         first = first.detach()
         if isinstance(projection, Shared):
             return projection, projection.of_input(first, output)
         seen = projection.seen(first, output)
-        if self.side_by_side is not None and projection.one_by_one and use.views == 1 and not transformed():
-            slots = self.side_by_side.keep(use.record, seen, output, projection.stands_for)
+        beside = self.side_by_side if projection.one_by_one and use.views == 1 else None
+        if beside is not None and not torch._C._are_functorch_transforms_active():
+            slots = beside.keep(use.record, seen, output, projection.stands_for)
             if slots is not None:
                 return projection, slots
         return projection, projection.inward(seen, output)
@@ -168,7 +171,7 @@ class Projection:
         module: Any = layer.module
         self.module, self.side, self._sizes = module, side, sizes
         weight, bias = module.weight, getattr(module, "bias", None)
-        self._conv, self._ndim = isinstance(module, _ConvNd), weight.ndim
+        self._conv = isinstance(module, _ConvNd)
         # Steps may lie side by side, but not where look-ups or pooling make them small anyway.
         self.one_by_one = not (sizes.lookup or sizes.pool)
         groups, outputs, inputs = sizes.groups, sizes.outputs, sizes.inputs
@@ -194,10 +197,6 @@ class Projection:
         self._inwards: dict[Any, tuple[Tensor, Tensor | None]] = {}
         self._outwards: dict[Any, Tensor] = {}
         self._cuts: dict[Any, tuple[Any, Any, int] | None] = {}
-
-    def fits(self, given: Tensor) -> bool:
-        """Whether the layer was given a batch, as far as the number of dimensions tells."""
-        return not self._conv or given.ndim == self._ndim
 
     def seen(self, given: Tensor, output: Tensor) -> Tensor:
         """What is looked at of an input: a convolution's at some of the positions, the mean of a sequence.
@@ -359,10 +358,6 @@ class Shared:
         right = torch.matmul(gradient, self.head._inward(gradient)[0][0].T)
         scale = 1 / self.head._small if gradient.dtype == torch.float16 else 1.0
         return Part(self.place, inward.reshape(b, -1, height), right.reshape(b, -1, width), scale)
-
-    def fits(self, given: Tensor) -> bool:  # noqa: ARG002 - any will do
-        """Whether the layer was given a batch, as far as the number of dimensions tells."""
-        return True
 
 
 def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
