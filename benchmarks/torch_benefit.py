@@ -38,8 +38,6 @@ from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder.experiments._tasks.official import Recipe
 from wellorder.torch import ordered
 
-WORDS, LENGTH = 4000, 64
-"""Of a language model: different words, and words in an example."""
 FEW = ("RR", "features", "Steering auto", "PairGraB")
 
 
@@ -62,11 +60,13 @@ class Setting:
     looked_at: int | None = None
     orders: tuple[str, ...] = ()
     """All unless given."""
+    words: tuple[int, int] = (4000, 64)
+    """Of a language model: different words, and words in an example."""
 
 
 LENET = Recipe(lenet, 1e-3, momentum=0.9, weight_decay=0.01)
 RESNET = Recipe(partial(ResNet, (1, 1, 1, 1), nn.BatchNorm2d), 0.1, 128, weight_decay=5e-4)
-SMALL_LM = Recipe(partial(LM, WORDS, 128, 4, 4, LENGTH), 1e-3, 32, weight_decay=0.1)
+SMALL_LM = Recipe(partial(LM, 4000, 128, 4, 4, 64), 1e-3, 32, weight_decay=0.1)
 SETTINGS = {
     "lenet-b16-1e-3": Setting(LENET),
     "lenet-b64-5e-3": Setting(replace(LENET, step_size=5e-3, batch=64)),
@@ -87,6 +87,10 @@ SETTINGS = {
     "lm-adamw": Setting(
         SMALL_LM, "text", adam=True, cosine=True, epochs=10, examples=50_000, seeds=2, looked_at=5000,
         orders=FEW,
+    ),
+    "lm-adamw-small": Setting(
+        replace(SMALL_LM, model=partial(LM, 1000, 64, 4, 2, 32)), "text", adam=True, cosine=True, epochs=8,
+        examples=6400, seeds=2, looked_at=400, orders=FEW, words=(1000, 32),
     ),
 }  # fmt: skip
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -125,7 +129,7 @@ def data_of(options: argparse.Namespace, setting: Setting) -> LabelledData:
     """The data, scaled, on the device."""
     kept = slice(None, options.examples or setting.examples)
     if setting.data == "text":
-        train, test = stretches(Path(options.data))
+        train, test = stretches(Path(options.data), *setting.words)
         parts = [part[:, words] for part in (train[kept], test) for words in (slice(-1), slice(1, None))]
         return LabelledData(*parts, looked_at=setting.looked_at).to(options.device)
     data = getattr(files, setting.data)(options.data, verify=not options.own_files)
@@ -137,8 +141,8 @@ def data_of(options: argparse.Namespace, setting: Setting) -> LabelledData:
     return LabelledData(x, labels[0], test, labels[1], setting.looked_at).to(options.device)
 
 
-def stretches(folder: Path) -> tuple[Tensor, Tensor]:
-    """WikiText-2 to train and to test on, in stretches of `LENGTH` words and the one after them.
+def stretches(folder: Path, different: int, length: int) -> tuple[Tensor, Tensor]:
+    """WikiText-2 to train and to test on, in stretches of ``length`` words and the one after them.
 
     The most frequent words have numbers of their own; all others are 0, as "<unk>" is.
     """
@@ -148,12 +152,12 @@ def stretches(folder: Path) -> tuple[Tensor, Tensor]:
         if not found:
             raise SystemExit(f"{folder}: no {name} in it; unpack WikiText-2 there")
         texts.append(found[0].read_text(encoding="utf-8").replace("\n", " <eos> ").split())
-    frequent = [word for word, _ in Counter(texts[0]).most_common(WORDS) if word != "<unk>"]
-    numbers = {word: number for number, word in enumerate(frequent[: WORDS - 1], 1)}
+    frequent = [word for word, _ in Counter(texts[0]).most_common(different) if word != "<unk>"]
+    numbers = {word: number for number, word in enumerate(frequent[: different - 1], 1)}
     parts = []
     for words in texts:
         ids = torch.tensor([numbers.get(word, 0) for word in words])
-        parts.append(ids.unfold(0, LENGTH + 1, LENGTH).contiguous())
+        parts.append(ids.unfold(0, length + 1, length).contiguous())
     return parts[0], parts[1]
 
 
@@ -161,7 +165,7 @@ def known_before(data: LabelledData, what: str) -> Any:
     """Rows that are known before training: by labels alone, or by small images, or by the counts of words."""
     if data.y.ndim > 1:
         words = data.x.cpu()
-        counts = torch.zeros(len(words), WORDS, dtype=torch.uint8)
+        counts = torch.zeros(len(words), int(words.max()) + 1, dtype=torch.uint8)
         counts.scatter_add_(1, words, torch.ones_like(words, dtype=torch.uint8))
         return features(counts, False, progress=False)
     return features(None if what == "labels" else functional.adaptive_avg_pool2d(data.x, 8), data.y)
