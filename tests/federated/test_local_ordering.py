@@ -82,6 +82,9 @@ def naive(model, data, policy, local, config):
                 own[client] = local.advance(own[client])
                 unseen = order[config.local_steps :]
                 wanted = [stands[client][unit] for unit in own[client].order]
+                if unseen:  # the others go round from there: else the last of a fixed order come less often
+                    behind = wanted.index(unseen[-1]) + 1
+                    wanted = wanted[behind:] + wanted[:behind]
                 lines[client] = unseen + [turn for turn in wanted if turn not in unseen]
                 ends.append((w.detach(), b.detach()))
                 signals.append(
