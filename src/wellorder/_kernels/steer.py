@@ -240,7 +240,9 @@ def _take_in(  # type: ignore[no-untyped-def]
     rows, blocks, which, numbers, mean, filled, candidates, draws, held,
     window, places, scales, total, near, out,
 ):  # fmt: skip
-    gone, square = 0, np.dot(mean, mean)
+    gone, square = 0, 0.0
+    for k in range(len(mean)):  # np.dot would need SciPy here
+        square += mean[k] * mean[k]
     shared = np.float32(0.0) if places is None else _less(0.0, mean, total, near)
     for i in range(len(which)):
         at = filled
