@@ -285,4 +285,9 @@ MUTATIONS = {
         [("if (checkpoint / STATE).exists():", "if False:")],
         f"{TRAINERS}::test_the_trainer_goes_on_from_its_checkpoints_and_logs_the_order",
     ),
+    "workers are forked while another loader's order is in the making": (
+        "torch/_loader.py",
+        [("            let_threads_end()\n", "            pass\n")],
+        "tests/torch/test_observing.py::test_workers_are_forked_when_no_thread_is_underway",
+    ),
 }

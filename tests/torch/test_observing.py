@@ -1,15 +1,18 @@
 """Rows that wait: in the order of their visits, whatever came when."""
 
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from wellorder import Herding, PairGraB, Steering
-from wellorder.torch import _observing
+from wellorder.torch import _observing, ordered
 from wellorder.torch._observing import ROOM, Observer, PendingRows
+from wellorder.torch._schedule import StateInTheMaking
 
 
 @pytest.mark.parametrize("counts", [[4, 4, 4], [4, 4, 2], [4, 2, 4], [5], [1, 1]])
@@ -146,3 +149,18 @@ def test_an_interrupt_while_the_state_is_in_the_making_loses_nothing():
     with pytest.raises(KeyboardInterrupt):
         _ = observer.state
     assert observer.state == "made"
+
+
+def test_workers_are_forked_when_no_thread_is_underway(monkeypatch):
+    class Slow(StateInTheMaking):
+        def _make(self, state):
+            time.sleep(0.3)
+            return state
+
+    slow, alive, begin = Slow(None, 0, "slow"), [], DataLoader._get_iterator
+    monkeypatch.setattr(
+        DataLoader, "_get_iterator", lambda self: alive.append(slow._thread.is_alive()) or begin(self)
+    )
+    loader = ordered(DataLoader(TensorDataset(torch.arange(8.0)), 4, num_workers=1), rows=np.eye(8))
+    assert sorted(x for (batch,) in loader for x in batch.tolist()) == list(range(8))
+    assert alive == [False]

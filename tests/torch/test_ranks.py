@@ -47,9 +47,10 @@ def torchrun(ranks, folder, names, wait=120):
 
 
 def passed(done, ranks, names):
-    """Every rank went through every check."""
-    told = [line for line in done.stderr.splitlines() if line.startswith("[rank")]
-    assert done.returncode == 0, "\n".join([*done.stdout.splitlines()[-ranks:], *told[-40:]])
+    """Every rank went through every check; one that hangs says where, before the others give up."""
+    words = ("[rank", "Timeout", "Thread", "Current thread", "  File")
+    told = [line for line in done.stderr.splitlines() if line.startswith(words)]
+    assert done.returncode == 0, "\n".join([*done.stdout.splitlines()[-ranks:], *told[-200:]])
     for name in names:
         assert done.stdout.count(f"ok {name}") == ranks, (name, done.stdout[-2000:])
 

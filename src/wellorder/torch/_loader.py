@@ -43,7 +43,13 @@ from wellorder.torch._saved_state import (
     with_all_pending,
     with_own_pending,
 )
-from wellorder.torch._schedule import NextState, Observe, makes_orders_in_parts, schedule_of
+from wellorder.torch._schedule import (
+    NextState,
+    Observe,
+    let_threads_end,
+    makes_orders_in_parts,
+    schedule_of,
+)
 from wellorder.torch._signal_sources import Source, Spec, choose, watch
 from wellorder.torch._validation import check_something_left, opened
 
@@ -245,6 +251,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
 
     def _drawn(self) -> Iterator[Any]:
         """The epoch's batches with their examples' numbers."""
+        if self.num_workers:
+            let_threads_end()
         self._rest.asked_by_loader = True
         try:
             self._inner.worker_init_fn = self.worker_init_fn  # trainers set it later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -59,6 +60,20 @@ def makes_orders_in_parts(policy: Policy[Any]) -> bool:
     return advancing is not None and advancing is next(kind for kind in kinds if "advance" in vars(kind))
 
 
+_UNDERWAY: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def let_threads_end() -> None:
+    """Wait for every state in the making, of any loader in this process.
+
+    A process that is forked has this thread alone: what another one held, a lock of the memory's or of a
+    compiler's, nobody lets go there, and a data loader's worker might wait for ever.
+    """
+    for thread in list(_UNDERWAY):
+        if thread is not threading.current_thread():
+            thread.join()
+
+
 class StateInTheMaking:
     """A policy's state that a thread makes of the one before, which may be in the making, too.
 
@@ -71,6 +86,7 @@ class StateInTheMaking:
         self._made: list[Any] = []
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(before,), name=name, daemon=True)
+        _UNDERWAY.add(self._thread)
         self._thread.start()
 
     def get(self) -> Any:
