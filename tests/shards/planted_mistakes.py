@@ -104,9 +104,9 @@ MUTATIONS = {
         "_kernels/steer.py",
         [
             (
-                "gone, square = 0, np.dot(mean, mean)\n    shared = np.float32(0.0) if places is None else "
+                "square += mean[k] * mean[k]\n    shared = np.float32(0.0) if places is None else "
                 "_less(0.0, mean, total, near)",
-                "gone, square = 0, np.dot(mean, mean)\n    shared = np.float32(0.0)",
+                "square += mean[k] * mean[k]\n    shared = np.float32(0.0)",
             )
         ],
         f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
