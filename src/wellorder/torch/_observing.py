@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import time
-import weakref
 from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from wellorder._measure import strayed
 from wellorder._order import Keeps, Order, Policy, keeps_of
-from wellorder.torch._schedule import NextState, StateInTheMaking
+from wellorder.torch._schedule import NextState, StateInTheMaking, let_threads_end
 
 Rows = npt.NDArray[np.float32]
 ROOM = 1 << 21
@@ -275,7 +273,6 @@ class RowsShownBeside(StateInTheMaking):
         self._on_device: list[Tensor] = [batches.rows, batches.sums()]
         self._ready = to_host.mark(batches.rows)
         super().__init__(before, before.epoch, "wellorder-rows")
-        _ON_THEIR_WAY.add(self)
 
     def _make(self, state: Any) -> Any:
         rows, self.totals = self._to_host.fetch(*self._on_device, ready=self._ready)
@@ -284,14 +281,9 @@ class RowsShownBeside(StateInTheMaking):
         return state
 
 
-_ON_THEIR_WAY: weakref.WeakSet[RowsShownBeside] = weakref.WeakSet()
-
-
 @atexit.register
 def _let_rows_arrive() -> None:
-    until = time.monotonic() + AT_EXIT
-    for each in list(_ON_THEIR_WAY):
-        each._thread.join(max(0.0, until - time.monotonic()))
+    let_threads_end(RowsShownBeside, AT_EXIT)
 
 
 class CopiesToHost:

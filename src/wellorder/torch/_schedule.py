@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -60,20 +61,6 @@ def makes_orders_in_parts(policy: Policy[Any]) -> bool:
     return advancing is not None and advancing is next(kind for kind in kinds if "advance" in vars(kind))
 
 
-_UNDERWAY: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-def let_threads_end() -> None:
-    """Wait for every state in the making, of any loader in this process.
-
-    A process that is forked has this thread alone: what another one held, a lock of the memory's or of a
-    compiler's, nobody lets go there, and a data loader's worker might wait for ever.
-    """
-    for thread in list(_UNDERWAY):
-        if thread is not threading.current_thread():
-            thread.join()
-
-
 class StateInTheMaking:
     """A policy's state that a thread makes of the one before, which may be in the making, too.
 
@@ -86,7 +73,7 @@ class StateInTheMaking:
         self._made: list[Any] = []
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(before,), name=name, daemon=True)
-        _UNDERWAY.add(self._thread)
+        _UNDERWAY.add(self)
         self._thread.start()
 
     def get(self) -> Any:
@@ -108,6 +95,21 @@ class StateInTheMaking:
 
     def _make(self, state: Any) -> Any:
         raise NotImplementedError
+
+
+_UNDERWAY: weakref.WeakSet[StateInTheMaking] = weakref.WeakSet()
+
+
+def let_threads_end(kind: type[StateInTheMaking] = StateInTheMaking, seconds: float | None = None) -> None:
+    """Wait for every state of this kind that is in the making, for any loader in this process.
+
+    To be called before a fork: a process that is forked has this thread alone. What another one held, a lock
+    of the memory's or of a compiler's, nobody lets go there, and a data loader's worker might wait for ever.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    for each in list(_UNDERWAY):
+        if isinstance(each, kind) and each._thread is not threading.current_thread():
+            each._thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
 
 class NextState(StateInTheMaking):

@@ -41,7 +41,7 @@ class Slots:
 
     def keep(self, record: BatchRecord, seen: Tensor) -> bool:
         """Copy what a layer was given, unless the place is taken by another call or a batch that waits."""
-        place = record.step % STEPS
+        place = place_of(record)
         owner = self.owners[place]
         if record.size > self._batch or owner is record or (owner is not None and not owner.done):
             return False
@@ -51,7 +51,7 @@ class Slots:
 
     def take(self, record: BatchRecord, felt: Tensor) -> bool:
         """Copy the gradient that came back, unless one came before."""
-        place = record.step % STEPS
+        place = place_of(record)
         if self.whole[place] or self.owners[place] is not record:
             return False
         if self.back is None:
