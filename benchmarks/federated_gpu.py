@@ -144,7 +144,7 @@ def evaluation_seconds(made: Runs) -> float:
         return time.perf_counter() - began
 
 
-def speed(limit: float) -> None:
+def speed(limit: float, model: str) -> None:
     """Seconds per 20,000 rounds: one run, several together, with and without balancing."""
     began, data = time.perf_counter(), made_up()
     for precision in ("tf32", "bf16"):
@@ -153,7 +153,7 @@ def speed(limit: float) -> None:
                 if time.perf_counter() - began > limit:
                     return
                 torch.cuda.reset_peak_memory_stats()
-                made = runs_of(data, [(policy, seed) for seed in range(runs)], precision=precision)
+                made = runs_of(data, [(policy, seed) for seed in range(runs)], model, precision=precision)
                 epoch = timed(made, epochs)
                 look = evaluation_seconds(made)
                 each = epoch / runs
@@ -167,9 +167,10 @@ def speed(limit: float) -> None:
                 torch.cuda.empty_cache()
 
 
-def profile(precision: str, runs: int) -> None:
+def profile(precision: str, runs: int, model: str) -> None:
     """Where a round's time goes: the kernels of a few eager rounds."""
-    made = runs_of(made_up(), [(PairGraB(), seed) for seed in range(runs)], precision=precision, graph=False)
+    jobs = [(PairGraB(), seed) for seed in range(runs)]
+    made = runs_of(made_up(), jobs, model, precision=precision, graph=False)
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recorder
 
@@ -191,7 +192,8 @@ def profile(precision: str, runs: int) -> None:
     ]
     kernels.sort(reverse=True)
     total = sum(k[0] for k in kernels)
-    say(profile=precision, runs=runs, kernel_us_per_round=total, kernels=sum(k[1] for k in kernels))
+    count = sum(k[1] for k in kernels)
+    say(profile=precision, model=model, runs=runs, kernel_us_per_round=total, kernels=count)
     for us, count, name in kernels[:26]:
         print(f"  {us:9.1f} us {100 * us / total:5.1f} %  x{count:<4d} {name}", flush=True)
 
@@ -282,6 +284,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--model", default="cnn", help="for speed and profile")
     parser.add_argument("--plain", action="store_true", help="no Triton kernels")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -293,9 +296,9 @@ def main() -> None:
     if a.what == "check":
         check()
     elif a.what == "speed":
-        speed(60 * a.minutes)
+        speed(60 * a.minutes, a.model)
     elif a.what == "profile":
-        profile(a.precision, a.runs)
+        profile(a.precision, a.runs, a.model)
     else:
         model = "cnn" if a.what == "reproduce" else "resnet10"
         reproduce(a.data, a.out, a.minutes, model, a.seeds, a.rounds, a.precision, a.dataset)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from wellorder._datasets.networks import NETWORKS, Residual, network
-from wellorder.federated._batched_models import Convolution, Options, stack
+from wellorder.federated._batched_models import Convolution, Means, Options, stack
 from wellorder.federated._parameters import layout_of
 from wellorder.federated._simulate import precision_of
 
@@ -90,7 +90,7 @@ def test_a_convolution_is_the_same_in_every_way(way, kernel, stride, padding, si
     torch.manual_seed(0)
     x = torch.randn(lanes, batch, size, size, inside, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(lanes, out, kernel, kernel, inside, dtype=torch.float64, requires_grad=True)
-    y = Convolution.apply(x, weight, stride, padding, way)
+    y = Convolution.apply(x, weight, Means(stride, padding, way))
     target = torch.randn_like(y)
     dx, dw = torch.autograd.grad((y * target).sum(), (x, weight))
     for lane in range(lanes):

@@ -7,7 +7,7 @@ product of its patches; what `stack` does not know is left to ``torch.func.vmap`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from wellorder._datasets.networks import Residual
 from wellorder.federated import _batched_models_cuda as cuda
 from wellorder.federated._parameters import Layout
 
-Parameters = dict[str, Tensor]
+Parameters = Mapping[str, Tensor]
 Layer = Callable[[Parameters, Tensor], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs (b, …) and labels (b, …) to one loss each, (b,)."""
@@ -44,6 +44,8 @@ class BatchedModel:
     loss: Loss
     constants: Parameters
     """Frozen parameters, which all lanes share."""
+    half: bool = False
+    """Whether `stack` was told so."""
 
     def gradients_at(self, lanes: Tensor) -> Gradients:
         """A function of mini-batches: each lane's gradient, wherever ``lanes`` (L, width) move in place.
@@ -53,16 +55,34 @@ class BatchedModel:
         constants = {name: p.expand(len(lanes), *p.shape) for name, p in self.constants.items()}
         leaves, flat, places = self.layout.variables(lanes)
         variables = [*leaves.values()]
+        given = Prepared({**leaves, **constants})
+        given.places = dict(zip(leaves, places, strict=True))
+        rounded = torch.empty_like(lanes, dtype=torch.bfloat16) if self.half else lanes
+        given.rounded = self.layout.views(rounded) if self.half else {}
 
         def gradients(inputs: Tensor, labels: Tensor, real: Tensor) -> Tensor:
-            outputs = self.forward({**leaves, **constants}, inputs).flatten(0, 1)
+            if self.half:
+                rounded.copy_(lanes)
+            outputs = self.forward(given, inputs).flatten(0, 1)
             losses = self.loss(outputs.to(lanes.dtype), labels.flatten(0, 1)).view(real.shape)
             # Lanes never mix, so the gradient of the sum holds each lane's own.
             total = ((losses * real).sum(dim=1) / real.sum(dim=1)).sum()
-            torch._foreach_copy_(places, torch.autograd.grad(total, variables, materialize_grads=True))
+            found = torch.autograd.grad(total, variables, materialize_grads=True)
+            away = [i for i, own in enumerate(found) if own.data_ptr() != places[i].data_ptr()]
+            if away:
+                torch._foreach_copy_([places[i] for i in away], [found[i] for i in away])
             return flat
 
         return gradients
+
+
+class Prepared(dict[str, Tensor]):
+    """Parameters by name, and what spares a step copies of each by itself."""
+
+    places: Parameters
+    """Where gradients go; a layer may write its own there."""
+    rounded: Parameters
+    """All parameters in bfloat16, or none."""
 
 
 def stack(model: nn.Module, *, half: bool = False, kernels: bool | None = None) -> Layer | None:
@@ -198,14 +218,22 @@ def _conv(module: nn.Conv2d, name: str, how: Options, *, bias: bool = True) -> L
     biased = bias and module.bias is not None
 
     def run(p: Parameters, x: Tensor) -> Tensor:
-        weight = p[f"{name}weight"].permute(0, 1, 3, 4, 2)
-        if how.half:
-            x, weight = x.bfloat16(), weight.bfloat16()
-        way = how.way(x, weight.shape[1], stride)
-        y: Tensor = Convolution.apply(x, weight, stride, margin, way)  # type: ignore[no-untyped-call]
+        own = f"{name}weight"
+        weight = _last(p[own])
+        x = x.bfloat16() if how.half else x
+        means = Means(stride, margin, how.way(x, weight.shape[1], stride), how.fused(x, weight.shape[1]))
+        if isinstance(p, Prepared):
+            means.rounded = _last(p.rounded[own]) if own in p.rounded else None
+            means.place = _last(p.places[own]) if own in p.places else None
+        y: Tensor = Convolution.apply(x, weight, means)  # type: ignore[no-untyped-call]
         return y + _bias(p, name, y, how) if biased else y
 
     return run
+
+
+def _last(kernels: Tensor) -> Tensor:
+    """Kernels (L, O, C, k, k) with their channels last."""
+    return kernels.permute(0, 1, 3, 4, 2)
 
 
 def _linear(module: nn.Linear, name: str, how: Options) -> Layer:
@@ -254,61 +282,77 @@ def _pooled(module: nn.MaxPool2d, x: Tensor) -> Tensor:
 PLAIN = Options()
 
 
+@dataclass
+class Means:
+    """A convolution's stride and padding, and by which means it is computed."""
+
+    stride: int
+    padding: int
+    way: Way = "patches"
+    fused: bool = False
+    """Whether Triton's kernels take patches apart and put them together."""
+    rounded: Tensor | None = None
+    """The kernels in the images' precision, if they are at hand."""
+    place: Tensor | None = None
+    """Where the kernels' gradient goes, if it may be written there at once."""
+
+
 class Convolution(torch.autograd.Function):
     """Each lane's own convolution, of images (L, B, H, W, C) by kernels (L, O, k, k, C); and its gradients.
 
-    As patches it is one batched product, patches(x)·W, and its gradients are two more.
+    As patches it is one batched product, patches(x)·W, and its gradients are two more. Kernels are rounded to
+    the images' precision; their gradient is not.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int, way: Way = "patches"
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, means: Means) -> Tensor:
         lanes, out, kernel = weight.shape[:3]
-        ctx.way, ctx.stride, ctx.padding, ctx.shape = way, stride, padding, x.shape
-        if way == "grouped":
+        weight = weight.to(x.dtype) if means.rounded is None else means.rounded
+        ctx.means, ctx.shape = means, x.shape
+        if means.way == "grouped":
             images = _as_groups(x)
             ctx.save_for_backward(images, weight)
-            return _grouped(images, weight, padding)
-        if way == "kernels":
+            return _grouped(images, weight, means.padding)
+        if means.way == "kernels":
             x = x.contiguous()
             ctx.save_for_backward(x, weight)
-            return cuda.convolve(x, weight, stride, padding)
-        columns, sides = patches(x, kernel, stride, padding)
+            return cuda.convolve(x, weight, means.stride, means.padding)
+        columns, sides = patches(x, kernel, means.stride, means.padding, fused=means.fused)
         ctx.save_for_backward(columns, weight)
         matrix = _padded(weight.flatten(2), columns.shape[2]).transpose(1, 2)
         return torch.bmm(columns, matrix).view(lanes, x.shape[1], *sides, out)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor, None]:
         seen, weight = ctx.saved_tensors
+        means: Means = ctx.means
         lanes, out, kernel, _, inside = weight.shape
-        if ctx.way == "grouped":
+        margin = kernel - 1 - means.padding
+        if means.way == "grouped":
             images = _as_groups(dy)
-            dw = _grouped_weights(images, seen, weight, ctx.padding)
+            dw = _grouped_weights(images, seen, weight, means)
             if not ctx.needs_input_grad[0]:
-                return None, dw, None, None, None
-            turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1)
-            return _grouped(images, turned, kernel - 1 - ctx.padding), dw, None, None, None
+                return None, dw, None
+            return _grouped(images, weight.flip(2, 3).permute(0, 4, 2, 3, 1), margin), dw, None
         dy = dy.contiguous()
         rows = dy.view(lanes, -1, out)
-        if ctx.way == "kernels":
-            dw = cuda.weigh(seen, dy, kernel, ctx.stride, ctx.padding)
+        if means.way == "kernels":
+            dw = cuda.weigh(seen, dy, kernel, means.stride, means.padding, means.place)
+            dw = dw.unflatten(2, (kernel, kernel, inside))
         else:
-            dw = _tall_product(rows, seen, dy.shape[1])[..., : kernel * kernel * inside]
-        dw = dw.unflatten(2, (kernel, kernel, inside))
+            dw = _weights(rows, seen, weight, means, dy.shape[1])
         if not ctx.needs_input_grad[0]:
-            return None, dw, None, None, None
-        if ctx.stride > 1:
-            parts = torch.bmm(rows, weight.flatten(2))
-            return _gathered(parts.view(*dy.shape[:4], kernel, kernel, inside), ctx), dw, None, None, None
-        margin = kernel - 1 - ctx.padding
-        if ctx.way == "kernels" and cuda.serves(dy, inside):
-            return cuda.convolve(dy, weight, 1, margin, back=True), dw, None, None, None
-        spread, _ = patches(dy, kernel, 1, margin)
+            return None, dw, None
+        if means.stride > 1:
+            parts = torch.bmm(rows, weight.flatten(2)).view(*dy.shape[:4], kernel, kernel, inside)
+            gathered = cuda.gather if means.fused else _gathered
+            return gathered(parts, ctx.shape, means.stride, means.padding), dw, None
+        if means.way == "kernels" and cuda.serves(dy, inside):
+            return cuda.convolve(dy, weight, 1, margin, back=True), dw, None
+        spread, _ = patches(dy, kernel, 1, margin, fused=means.fused)
         matrix = weight.flip(2, 3).permute(0, 4, 2, 3, 1).flatten(2)
         dx = torch.bmm(spread, _padded(matrix, spread.shape[2]).transpose(1, 2))
-        return dx.view(ctx.shape), dw, None, None, None
+        return dx.view(ctx.shape), dw, None
 
 
 def _as_groups(x: Tensor) -> Tensor:
@@ -328,23 +372,48 @@ def _grouped(images: Tensor, weight: Tensor, padding: int) -> Tensor:
     return _as_lanes(F.conv2d(images, kernels, None, 1, padding, groups=len(weight)), len(weight))
 
 
-def _grouped_weights(dy: Tensor, images: Tensor, weight: Tensor, padding: int) -> Tensor:
+def _grouped_weights(dy: Tensor, images: Tensor, weight: Tensor, means: Means) -> Tensor:
     """The kernels' gradient, (L, O, k, k, C). Of small images cuDNN takes one group after the other."""
-    lanes, _, kernel, _, inside = weight.shape
+    lanes = len(weight)
     if dy.shape[2] * dy.shape[3] < SMALL:
-        columns, _ = patches(_as_lanes(images, lanes), kernel, 1, padding)
-        product = torch.bmm(_as_lanes(dy, lanes).flatten(1, 3).transpose(1, 2), columns)
-        return product[..., : kernel * kernel * inside].unflatten(2, (kernel, kernel, inside))  # type: ignore[no-any-return]
+        columns, _ = patches(_as_lanes(images, lanes), weight.shape[2], 1, means.padding, fused=means.fused)
+        rows = _as_lanes(dy, lanes).flatten(1, 3)
+        return _weights(rows, columns, weight, means, len(dy))
     shape = weight.flatten(0, 1).permute(0, 3, 1, 2)
-    dw: Tensor = torch.ops.aten.convolution_backward(
-        dy, images, shape, None, [1, 1], [padding] * 2, [1, 1], False, [0, 0], lanes, [False, True, False]
-    )[1]
+    sides: tuple[Any, ...] = [1, 1], [means.padding] * 2, [1, 1], False, [0, 0]
+    wanted = [False, True, False]
+    dw: Tensor = torch.ops.aten.convolution_backward(dy, images, shape, None, *sides, lanes, wanted)[1]
     kernels: Tensor = dw.permute(0, 2, 3, 1).unflatten(0, (lanes, -1))
     return kernels
 
 
-def patches(x: Tensor, kernel: int, stride: int, padding: int) -> tuple[Tensor, tuple[int, int]]:
+def _weights(rows: Tensor, columns: Tensor, weight: Tensor, means: Means, batch: int) -> Tensor:
+    """The gradient in kernels (L, O, k, k, C), rowsᵀ·patches for each lane, in its place if it may go there.
+
+    Where it is small, products of an image at a time keep the device busy.
+    """
+    lanes, out, kernel, _, inside = weight.shape
+    width, padded = kernel * kernel * inside, columns.shape[2]
+    place = means.place if means.fused and padded == width else None
+    if columns.is_cuda and padded * out <= 128 * 128:
+        several = rows.reshape(lanes * batch, -1, out).transpose(1, 2)
+        parts = torch.bmm(several, columns.view(lanes * batch, -1, padded))
+        product = parts.view(lanes, batch, out, padded).sum(dim=1)
+    elif place is not None and place.dtype == rows.dtype:
+        product = torch.bmm(rows.transpose(1, 2), columns, out=place.flatten(2))
+    else:
+        product = torch.bmm(rows.transpose(1, 2), columns)
+    return product[..., :width].unflatten(2, (kernel, kernel, inside))  # type: ignore[no-any-return]
+
+
+def patches(
+    x: Tensor, kernel: int, stride: int, padding: int, *, fused: bool = False
+) -> tuple[Tensor, tuple[int, int]]:
     """The patches of images (L, B, H, W, C) as rows (L, B·H'·W', k·k·C padded), and (H', W')."""
+    if fused:
+        high, wide = ((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:4])
+        width = kernel * kernel * x.shape[4]
+        return cuda.copy_patches(x, kernel, stride, padding, -(-width // PAD) * PAD), (high, wide)
     if padding:
         x = F.pad(x, (0, 0, padding, padding, padding, padding))
     view = x.unfold(2, kernel, stride).unfold(3, kernel, stride).permute(0, 1, 2, 3, 5, 6, 4)
@@ -368,21 +437,9 @@ def _padded(matrix: Tensor, width: int) -> Tensor:
     return F.pad(matrix, (0, missing)) if missing else matrix
 
 
-def _tall_product(rows: Tensor, columns: Tensor, batch: int) -> Tensor:
-    """rowsᵀ·columns for each lane; where the result is small, an image at a time, to keep the device busy."""
-    lanes, _, width = columns.shape
-    if not columns.is_cuda or width * rows.shape[2] > 128 * 128:
-        return torch.bmm(rows.transpose(1, 2), columns)
-    parts = torch.bmm(
-        rows.view(lanes * batch, -1, rows.shape[2]).transpose(1, 2), columns.view(lanes * batch, -1, width)
-    )
-    return parts.view(lanes, batch, -1, width).sum(dim=1)
-
-
-def _gathered(parts: Tensor, ctx: Any) -> Tensor:
-    """Add patches' gradients (L, B, H', W', k, k, C) back to the pixels that they were taken from."""
-    lanes, batch, high, wide, channels = ctx.shape
-    stride, padding = ctx.stride, ctx.padding
+def _gathered(parts: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
+    """Add patches' gradients (L, B, H', W', k, k, C) back to the pixels (L, B, H, W, C) = ``shape``."""
+    lanes, batch, high, wide, channels = shape
     dx = parts.new_zeros(lanes, batch, high + 2 * padding, wide + 2 * padding, channels)
     for i in range(parts.shape[4]):
         for j in range(parts.shape[5]):

@@ -14,11 +14,15 @@ from torch import Tensor
 
 from wellorder._triton import jit, tl, triton
 
+BITS = 5
+"""The largest side of a kernel whose taps fit into the bits of a number."""
+
 
 @jit
 def _convolve(
-    x, w, y, batch, high, wide, high_out, wide_out, stride, pad, taps_by_channels,
-    next_lane, next_out, next_tap, next_channel, C: tl.constexpr, O: tl.constexpr, K: tl.constexpr,
+    x, w, y, batch, stride, pad, next_lane, next_out, next_tap, next_channel,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, HIGH_OUT: tl.constexpr, WIDE_OUT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     WHOLE: tl.constexpr, BACK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -29,77 +33,137 @@ def _convolve(
     lane = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
     cols = tl.program_id(2) * BN + tl.arange(0, BN)
-    positions = high_out * wide_out
-    real = rows < batch * positions
-    image = rows // positions
-    place = rows % positions
-    top = (place // wide_out) * stride - pad
-    left = (place % wide_out) * stride - pad
-    base = x + (lane * batch + image).to(tl.int64) * (high * wide * C)
-    kernel = w + lane.to(tl.int64) * next_lane + cols[None, :] * next_out
+    real = rows < batch * HIGH_OUT * WIDE_OUT
+    image = rows // (HIGH_OUT * WIDE_OUT)
+    top = ((rows // WIDE_OUT) % HIGH_OUT) * stride - pad
+    left = (rows % WIDE_OUT) * stride - pad
+    base = x + (lane * batch + image).to(tl.int64) * (HIGH * WIDE * C) + (top * WIDE + left) * C
+    kernel = w + lane.to(tl.int64) * next_lane
     acc = tl.zeros((BM, BN), tl.float32)
-    for step in range(0, tl.cdiv(taps_by_channels, BK)):
-        k = step * BK + tl.arange(0, BK)
-        if WHOLE:  # a block of one tap's channels: the tap is the same for all of it
-            tap = (step * BK) // C
-            channel = (step * BK) % C + tl.arange(0, BK)
-            row = top + tap // K
-            col = left + tap % K
-            inside = real & (row >= 0) & (row < high) & (col >= 0) & (col < wide)
-            at = base[:, None] + (row * wide + col)[:, None] * C + channel[None, :]
-            a = tl.load(at, mask=inside[:, None], other=0.0)
-        else:
+    if WHOLE:  # a block of one tap's channels; which taps a place has is worked out once, a bit for each
+        has = tl.zeros((BM,), tl.int32)
+        for bit in tl.static_range(0, K * K):
+            y_tap = top + bit // K
+            x_tap = left + bit % K
+            inside = real & (y_tap >= 0) & (y_tap < HIGH) & (x_tap >= 0) & (x_tap < WIDE)
+            has = has | tl.where(inside, 1 << bit, 0)
+        for step in range(0, K * K * (C // BK)):
+            tap = step // (C // BK)
+            channel = (step % (C // BK)) * BK + tl.arange(0, BK)  # the compiler sees that blocks are aligned
+            at = base[:, None] + (((tap // K) * WIDE + tap % K) * C + channel)[None, :]
+            a = tl.load(at, mask=(((has >> tap) & 1) != 0)[:, None], other=0.0)
+            if BACK:  # weights lie by the channels that come out
+                where = kernel + (K * K - 1 - tap) * next_tap + channel[:, None] * next_channel
+                b = tl.load(where + cols[None, :] * next_out)
+            else:  # by those that go in: read them so, and turn the block
+                where = kernel + tap * next_tap + channel[None, :] * next_channel
+                b = tl.trans(tl.load(where + cols[:, None] * next_out))
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    else:
+        for step in range(0, tl.cdiv(K * K * C, BK)):
+            k = step * BK + tl.arange(0, BK)
             tap = k // C
             row = top[:, None] + (tap // K)[None, :]
             col = left[:, None] + (tap % K)[None, :]
-            inside = (row >= 0) & (row < high) & (col >= 0) & (col < wide)
-            at = base[:, None] + (row * wide + col) * C + (k % C)[None, :]
-            a = tl.load(at, mask=inside & real[:, None] & (k < taps_by_channels)[None, :], other=0.0)
-        if BACK:
-            tap = K * K - 1 - tap
-        if WHOLE:
-            b = tl.load(kernel + tap * next_tap + channel[:, None] * next_channel)
-        else:
-            where = kernel + tap[:, None] * next_tap + (k % C)[:, None] * next_channel
-            b = tl.load(where, mask=(k < taps_by_channels)[:, None], other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    out = y + lane.to(tl.int64) * (batch * positions * O) + rows[:, None] * O + cols[None, :]
+            inside = (row >= 0) & (row < HIGH) & (col >= 0) & (col < WIDE)
+            at = base[:, None] + (((tap // K) * WIDE + tap % K) * C + k % C)[None, :]
+            a = tl.load(at, mask=inside & real[:, None] & (k < K * K * C)[None, :], other=0.0)
+            turned = K * K - 1 - tap if BACK else tap
+            where = kernel + cols[None, :] * next_out + turned[:, None] * next_tap
+            where += (k % C)[:, None] * next_channel
+            b = tl.load(where, mask=(k < K * K * C)[:, None], other=0.0)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    out = y + lane.to(tl.int64) * (batch * HIGH_OUT * WIDE_OUT * O) + rows[:, None] * O + cols[None, :]
     tl.store(out, acc.to(y.dtype.element_ty), mask=real[:, None])
 
 
 @jit
 def _weigh(
-    x, dy, dw, batch, high, wide, high_out, wide_out, stride, pad, taps_by_channels, images,
-    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr,
-    PRECISION: tl.constexpr,
+    x, dy, dw, batch, stride, pad, images, next_lane,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, HIGH_OUT: tl.constexpr, WIDE_OUT: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dw[part, lane, o, tap·C + c] = Σ over the part's images and positions of dy·patch."""
     lane = tl.program_id(1)
-    blocks = tl.cdiv(taps_by_channels, BK)
     part = tl.program_id(2)
-    k = (tl.program_id(0) % blocks) * BK + tl.arange(0, BK)
+    blocks = tl.cdiv(K * K * C, BK)
+    begin = (tl.program_id(0) % blocks) * BK
+    k = begin + tl.arange(0, BK)
     cols = (tl.program_id(0) // blocks) * BN + tl.arange(0, BN)
-    tap = k // C
-    positions = high_out * wide_out
+    positions = HIGH_OUT * WIDE_OUT
     start = part * images * positions
     stop = tl.minimum(start + images * positions, batch * positions)
     acc = tl.zeros((BK, BN), tl.float32)
     for at in range(start, stop, BR):
         rows = at + tl.arange(0, BR)
         real = rows < stop
-        image = rows // positions
-        place = rows % positions
-        row = (place // wide_out)[None, :] * stride - pad + (tap // K)[:, None]
-        col = (place % wide_out)[None, :] * stride - pad + (tap % K)[:, None]
-        inside = (row >= 0) & (row < high) & (col >= 0) & (col < wide)
-        inside = inside & real[None, :] & (k < taps_by_channels)[:, None]
-        base = x + (lane * batch + image).to(tl.int64) * (high * wide * C)
-        a = tl.load(base[None, :] + (row * wide + col) * C + (k % C)[:, None], mask=inside, other=0.0)
+        top = ((rows // WIDE_OUT) % HIGH_OUT) * stride - pad
+        left = (rows % WIDE_OUT) * stride - pad
+        base = x + (lane * batch + rows // positions).to(tl.int64) * (HIGH * WIDE * C)
+        if WHOLE:  # the tap is the same for all of the block: no arithmetic for every number of it
+            row = top + (begin // C) // K
+            col = left + (begin // C) % K
+            inside = real & (row >= 0) & (row < HIGH) & (col >= 0) & (col < WIDE)
+            pixel = base + (row * WIDE + col) * C
+            a = tl.load(pixel[:, None] + (k % C)[None, :], mask=inside[:, None], other=0.0)
+        else:
+            row = top[:, None] + ((k // C) // K)[None, :]
+            col = left[:, None] + ((k // C) % K)[None, :]
+            inside = (row >= 0) & (row < HIGH) & (col >= 0) & (col < WIDE)
+            inside = inside & real[:, None] & (k < K * K * C)[None, :]
+            a = tl.load(base[:, None] + (row * WIDE + col) * C + (k % C)[None, :], mask=inside, other=0.0)
         where = dy + lane.to(tl.int64) * (batch * positions * O) + rows[:, None] * O + cols[None, :]
         b = tl.load(where, mask=real[:, None], other=0.0)
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    out = dw + (part * tl.num_programs(1) + lane).to(tl.int64) * (taps_by_channels * O)
-    tl.store(out + cols[None, :] * taps_by_channels + k[:, None], acc, mask=(k < taps_by_channels)[:, None])
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    out = dw + part.to(tl.int64) * (tl.num_programs(1) * K * K * C * O) + lane.to(tl.int64) * next_lane
+    tl.store(out + cols[None, :] * (K * K * C) + k[:, None], acc, mask=(k < K * K * C)[:, None])
+
+
+@jit
+def _copy_patches(
+    x, rows, total, stride, pad, WIDTH: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, HIGH_OUT: tl.constexpr, WIDE_OUT: tl.constexpr,
+    BR: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """rows[(image, i, j), tap·C + c] = x[image, i·stride + ky − pad, j·stride + kx − pad, c], 0 beyond."""
+    place = tl.program_id(0) * BR + tl.arange(0, BR)
+    k = tl.program_id(1) * BK + tl.arange(0, BK)
+    tap = k // C
+    row = (((place // WIDE_OUT) % HIGH_OUT) * stride - pad)[:, None] + (tap // K)[None, :]
+    col = ((place % WIDE_OUT) * stride - pad)[:, None] + (tap % K)[None, :]
+    real = (place < total)[:, None] & (k < WIDTH)[None, :]
+    inside = real & (row >= 0) & (row < HIGH) & (col >= 0) & (col < WIDE) & (k < K * K * C)[None, :]
+    image = x + (place // (HIGH_OUT * WIDE_OUT)).to(tl.int64)[:, None] * (HIGH * WIDE * C)
+    found = tl.load(image + (row * WIDE + col) * C + (k % C)[None, :], mask=inside, other=0.0)
+    tl.store(rows + place.to(tl.int64)[:, None] * WIDTH + k[None, :], found, mask=real)
+
+
+@jit
+def _gather(
+    parts, dx, total, stride, pad, C: tl.constexpr, K: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, HIGH_OUT: tl.constexpr, WIDE_OUT: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """dx[image, row, col] = Σ over the taps whose patch has the pixel, of parts[image, patch, tap]."""
+    pixel = tl.program_id(0) * BR + tl.arange(0, BR)
+    channel = tl.program_id(1) * BC + tl.arange(0, BC)
+    real = pixel < total
+    image = pixel // (HIGH * WIDE)
+    row = (pixel // WIDE) % HIGH + pad
+    col = pixel % WIDE + pad
+    known = (channel < C)[None, :]
+    acc = tl.zeros((BR, BC), tl.float32)
+    for tap in tl.static_range(0, K * K):
+        i = row - tap // K
+        j = col - tap % K
+        inside = real & (i >= 0) & (j >= 0) & (i % stride == 0) & (j % stride == 0)
+        inside = inside & (i < HIGH_OUT * stride) & (j < WIDE_OUT * stride)
+        patch = ((image * HIGH_OUT + i // stride) * WIDE_OUT + j // stride).to(tl.int64) * (K * K) + tap
+        at = parts + (patch * C)[:, None] + channel[None, :]
+        acc += tl.load(at, mask=inside[:, None] & known, other=0.0).to(tl.float32)
+    out = dx + (pixel.to(tl.int64) * C)[:, None] + channel[None, :]
+    tl.store(out, acc.to(dx.dtype.element_ty), mask=real[:, None] & known)
 
 
 @jit
@@ -158,38 +222,87 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int, *, back: bool
     out, kernel = taps.shape[1], taps.shape[2]
     high_out, wide_out = ((side + 2 * padding - kernel) // stride + 1 for side in (high, wide))
     y = x.new_empty(lanes, batch, high_out, wide_out, out)
-    block = min(out, 64)
-    depth = 32 if inside % 32 else min(inside, 64 if x.dtype == torch.bfloat16 else 32)
-    rows = 64 if high_out * wide_out <= 64 else 128  # output positions of one program
+    rows, block, depth, warps, stages = tile(x, batch * high_out * wide_out, out)
     grid = (triton.cdiv(batch * high_out * wide_out, rows), lanes, out // block)
     if kernel > 1 and taps.stride(2) != kernel * taps.stride(3):
         raise ValueError("the taps of a kernel must lie evenly spaced; pass weights stored channels last")
     _convolve[grid](
-        x, taps, y, batch, high, wide, high_out, wide_out, stride, padding, kernel * kernel * inside,
-        taps.stride(0), taps.stride(1), taps.stride(3), taps.stride(4),
-        C=inside, O=out, K=kernel, BM=rows, BN=block, BK=depth, WHOLE=inside % depth == 0, BACK=back,
-        PRECISION=precision(), num_warps=4, num_stages=3,
+        x, taps, y, batch, stride, padding, taps.stride(0), taps.stride(1), taps.stride(3), taps.stride(4),
+        C=inside, O=out, K=kernel, HIGH=high, WIDE=wide, HIGH_OUT=high_out, WIDE_OUT=wide_out,
+        BM=rows, BN=block, BK=depth, WHOLE=inside % depth == 0 and kernel <= BITS, BACK=back,
+        PRECISION=precision(), num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return y
 
 
-def weigh(x: Tensor, dy: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """The gradient of `convolve` in its kernels, (L, O, k·k·C), summed in a fixed order."""
+def tile(x: Tensor, places: int, out: int) -> tuple[int, int, int, int, int]:
+    """What one program of `convolve` makes: places, channels, numbers at a time; its warps and stages."""
+    inside, half = x.shape[4], x.dtype == torch.bfloat16
+    depth = 32 if inside % 32 else min(inside, 64 if half else 32)
+    rows, block = 64 if places <= 1024 else 128, min(out, 64)
+    return rows, block, depth, 4, 3
+
+
+def weighing_tile(x: Tensor, width: int, out: int) -> tuple[int, int, int, int, int]:
+    """What one program of `weigh` makes: taps by channels, channels, places at a time; warps and stages."""
+    return 32 if width <= 64 else 64, min(out, 128 if x.dtype == torch.bfloat16 else 64), 64, 4, 3
+
+
+def weigh(
+    x: Tensor, dy: Tensor, kernel: int, stride: int, padding: int, place: Tensor | None = None
+) -> Tensor:
+    """The gradient of `convolve` in its kernels, (L, O, k·k·C), summed in a fixed order.
+
+    It is written to ``place``, float32 and each lane's in one piece, where that is given.
+    """
     lanes, batch, high, wide, inside = x.shape
     high_out, wide_out, out = dy.shape[2:]
     width = kernel * kernel * inside
-    block, depth = min(out, 64), 64 if width > 64 else 32
+    depth, block, places, warps, stages = weighing_tile(x, width, out)
     blocks = triton.cdiv(width, depth) * (out // block)
     parts = min(batch, max(1, 512 // (blocks * lanes)))
     images = triton.cdiv(batch, parts)
     parts = triton.cdiv(batch, images)
     dw = torch.empty(parts, lanes, out, width, dtype=torch.float32, device=x.device)
+    fits = place is not None and place.dtype == torch.float32 and place[0].is_contiguous()
+    goal = place.flatten(2) if fits else dw[0]
+    if parts == 1:
+        dw = goal[None]
     _weigh[(blocks, lanes, parts)](
-        x, dy, dw, batch, high, wide, high_out, wide_out, stride, padding, width, images,
-        C=inside, O=out, K=kernel, BK=depth, BN=block, BR=64, PRECISION=precision(),
-        num_warps=4, num_stages=3,
+        x, dy, dw, batch, stride, padding, images, dw.stride(1),
+        C=inside, O=out, K=kernel, HIGH=high, WIDE=wide, HIGH_OUT=high_out, WIDE_OUT=wide_out,
+        BK=depth, BN=block, BR=places, WHOLE=inside % depth == 0,
+        PRECISION=precision(), num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return (dw[0] if parts == 1 else dw.sum(dim=0)).to(x.dtype)
+    return goal if parts == 1 else torch.sum(dw, dim=0, out=goal if fits else None)
+
+
+def copy_patches(x: Tensor, kernel: int, stride: int, padding: int, width: int) -> Tensor:
+    """The patches of images (L, B, H, W, C), one after the other, as rows (L, B·H'·W', ``width``)."""
+    x = x.contiguous()
+    lanes, batch, high, wide, inside = x.shape
+    high_out, wide_out = ((side + 2 * padding - kernel) // stride + 1 for side in (high, wide))
+    places = batch * high_out * wide_out
+    rows = x.new_empty(lanes, places, width)
+    block = min(128, triton.next_power_of_2(width))
+    grid = (triton.cdiv(lanes * places, 32), triton.cdiv(width, block))
+    _copy_patches[grid](
+        x, rows, lanes * places, stride, padding, WIDTH=width, C=inside, K=kernel,
+        HIGH=high, WIDE=wide, HIGH_OUT=high_out, WIDE_OUT=wide_out, BR=32, BK=block,
+    )  # fmt: skip
+    return rows
+
+
+def gather(parts: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
+    """Patches' gradients (L, B, H', W', k, k, C) added back to the pixels (L, B, H, W, C) = ``shape``."""
+    dx = parts.new_empty(shape)
+    high, wide, inside = shape[2:]
+    pixels, block = dx.numel() // inside, min(128, triton.next_power_of_2(inside))
+    _gather[(triton.cdiv(pixels, 16), triton.cdiv(inside, block))](
+        parts, dx, pixels, stride, padding, C=inside, K=parts.shape[4],
+        HIGH=high, WIDE=wide, HIGH_OUT=parts.shape[2], WIDE_OUT=parts.shape[3], BR=16, BC=block,
+    )  # fmt: skip
+    return dx
 
 
 class PoolReLU(torch.autograd.Function):

@@ -18,6 +18,7 @@ from torch import Tensor
 from wellorder._clients.queue import Queue, Rounds
 from wellorder._kernels.balance import TIE
 from wellorder._order import Policy
+from wellorder.federated import _device_balancing_cuda as cuda
 from wellorder.federated._parameters import BLOCK
 
 Ints = npt.NDArray[np.int64]
@@ -51,6 +52,8 @@ class DeviceBalancing:
         self.thresholds = torch.zeros(rounds, runs, self.count, **f64)
         self.values = torch.zeros(rounds, runs, self.count, **f64)
         self.regular: bool | None = None
+        self.fused: bool | None = None
+        """Whether Triton's kernels balance whole pairs; None: on CUDA."""
         self.sketched = False
         """Whether its rows are sketches, which the caller makes."""
 
@@ -109,6 +112,11 @@ class DeviceBalancing:
         ``rows`` (R, count + 1, 2) holds numbers of rows of [head, signals], all runs' stacked: the first
         minus the second is a difference (equal numbers: none); the last entry names the row that waits.
         """
+        total = self.vectors[:, self.count]
+        fused = cuda.serves(signals, self.count) if self.fused is None else self.fused
+        if self.regular and fused:
+            decided: Tensor = cuda.balance_pairs(signals, total, self.step_sizes, thresholds, TIE)
+            return decided
         differences = self.vectors[:, : self.count]
         if self.regular:
             torch.sub(signals[:, 0::2].double(), signals[:, 1::2], out=differences)
@@ -122,8 +130,8 @@ class DeviceBalancing:
                 used = (rows[:, :-1, 0] != rows[:, :-1, 1]).double()
                 self.summed += (used[..., None] * signals.double()).sum(dim=1)
         products = _gram(self.vectors) / (self.step_sizes**2)[:, None, None]
-        values = _decide(products, thresholds)
-        self.vectors[:, self.count] += torch.bmm(_signs(values, thresholds)[:, None], differences)[:, 0]
+        values = _decided(products, thresholds)
+        total += torch.bmm(_signs(values, thresholds)[:, None], differences)[:, 0]
         return values
 
     def read(self, rounds: int) -> None:
@@ -190,7 +198,7 @@ def _gram(vectors: Tensor) -> Tensor:
     return torch.bmm(parts, parts.transpose(1, 2)).view(runs, width // BLOCK, count, count).sum(dim=1)
 
 
-def _decide(products: Tensor, thresholds: Tensor) -> Tensor:
+def _decided(products: Tensor, thresholds: Tensor) -> Tensor:
     """The values ⟨s, z_t⟩ by the recursion ⟨s + εz_t, z_j⟩ = ⟨s, z_j⟩ + ε⟨z_t, z_j⟩, as on the host.
 
     A product that is zero up to rounding is a tie, by the rule of `TIE`.
@@ -200,13 +208,13 @@ def _decide(products: Tensor, thresholds: Tensor) -> Tensor:
     norms = products.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
     lengths = norms[:, count : count + 1] + norms[:, :count].cumsum(dim=1)
     slack = TIE * lengths * norms[:, :count]
-    values = []
+    found = []
     for t in range(count):
         value = along[:, t]
         value = torch.where(value.abs() <= slack[:, t], 0.0, value)
-        values.append(value)
+        found.append(value)
         along = torch.addcmul(along, _signs(value, thresholds[:, t])[:, None], products[:, t, :count])
-    return torch.stack(values, dim=1)
+    return torch.stack(found, dim=1)
 
 
 def _signs(values: Tensor, thresholds: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from wellorder._arguments import instance_of
-from wellorder.federated._batched_models import Loss
+from wellorder.federated._batched_models import Loss, stack
 from wellorder.federated._client_data import ClientData, Store, as_inputs
-from wellorder.federated._parameters import Layout
+from wellorder.federated._parameters import Layout, frozen_of
 
 ONE_EACH = "return a tensor with one loss for each example"
 
@@ -28,6 +28,9 @@ class Evaluator:
         self.store, self.layout, self.loss = store, layout, loss
         self.model = copy.deepcopy(model).eval()
         device = store.labels.device
+        # Stored channels last, parameters are those of batched layers, which pool before they add and clip.
+        self.forward = stack(self.model) if layout.channels_last and device.type == "cuda" else None
+        self.constants = {name: p[None] for name, p in frozen_of(self.model).items()}
         self.batch = BATCH.get(device.type, 1000)
         count = min(sample or len(data.labels), len(data.labels))
         chosen = (
@@ -45,7 +48,7 @@ class Evaluator:
     @torch.no_grad()
     def measure(self, server: Tensor) -> dict[str, float]:
         """Loss and accuracy on both sets; NaN where there is no test set, or no labels to be right about."""
-        named = self.layout.views(server)
+        named = self.layout.views(server if self.forward is None else server[None])
         parts = [
             self._sums(named, self.store.plain(part), self.store.labels[part])
             for part in self.train.split(self.batch)
@@ -68,9 +71,11 @@ class Evaluator:
         }
 
     def _sums(self, named: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        if self.store.images:
-            inputs = inputs.permute(0, 3, 1, 2)
-        outputs = torch.func.functional_call(self.model, named, (inputs,))
+        if self.forward is not None:
+            outputs = self.forward({**named, **self.constants}, inputs[None])[0]
+        else:
+            inputs = inputs.permute(0, 3, 1, 2) if self.store.images else inputs
+            outputs = torch.func.functional_call(self.model, named, (inputs,))
         right = torch.full((), float("nan"), dtype=torch.float64, device=labels.device)
         if outputs.ndim == 2 and not labels.is_floating_point():
             right = (outputs.argmax(dim=1) == labels).double().sum()

@@ -53,7 +53,7 @@ class Trainer:
             raise ValueError(
                 f"mode='stacked': {unstackable(self.model)} cannot be stacked; pass mode='auto' or 'vmap'"
             )
-        return BatchedModel(forward, self.layout, self.loss, self.constants)
+        return BatchedModel(forward, self.layout, self.loss, self.constants, self.half)
 
     @cached_property
     def constants(self) -> dict[str, Tensor]:

@@ -1,0 +1,131 @@
+"""Triton kernels for CUDA: a round of whole pairs balanced in three launches, where plain torch takes dozens.
+
+Differences are made in float64 where they are used, and never written. The twins in plain torch are in
+`wellorder.federated._device_balancing`; both decide alike.
+"""
+# mypy: ignore-errors
+# ruff: noqa: N803  (kernels are written in Triton's language, sizes in capitals)
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wellorder._triton import jit, tl, triton
+
+MOST = 15
+"""Differences of a round, at most: a program holds all products of a stretch of numbers."""
+STRETCH = 1024
+"""Numbers of each vector that one program takes."""
+
+
+@jit
+def _row(signals, total, rows, cols, real, next_client, COUNT: tl.constexpr):
+    """Differences of pairs by number, the running sum as the last, 0 beyond; in float64."""
+    pair = real & (rows < COUNT)
+    first = tl.load(signals + 2 * rows * next_client + cols, mask=pair, other=0.0).to(tl.float64)
+    second = tl.load(signals + (2 * rows + 1) * next_client + cols, mask=pair, other=0.0).to(tl.float64)
+    return first - second + tl.load(total + cols + 0 * rows, mask=real & (rows == COUNT), other=0.0)
+
+
+@jit
+def _multiply(
+    signals, total, parts, width, next_run, next_client, next_total,
+    COUNT: tl.constexpr, SIZE: tl.constexpr, STRETCH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """parts[run, stretch] = all products of one run's differences and sum, over a stretch of numbers."""
+    run = tl.program_id(1).to(tl.int64)
+    signals += run * next_run
+    total += run * next_total
+    left = tl.arange(0, SIZE)[:, None, None]
+    right = tl.arange(0, SIZE)[None, :, None]
+    acc = tl.zeros((SIZE, SIZE, BLOCK), tl.float64)
+    start = tl.program_id(0) * STRETCH
+    for at in range(start, tl.minimum(start + STRETCH, width), BLOCK):
+        cols = (at + tl.arange(0, BLOCK))[None, None, :]
+        real = cols < width
+        one = _row(signals, total, left, cols, real, next_client, COUNT)
+        acc += one * _row(signals, total, right, cols, real, next_client, COUNT)
+    out = parts + (run * tl.num_programs(0) + tl.program_id(0)) * ((COUNT + 1) * (COUNT + 1))
+    inside = (tl.arange(0, SIZE)[:, None] <= COUNT) & (tl.arange(0, SIZE)[None, :] <= COUNT)
+    where = tl.arange(0, SIZE)[:, None] * (COUNT + 1) + tl.arange(0, SIZE)[None, :]
+    tl.store(out + where, tl.sum(acc, axis=2), mask=inside)
+
+
+@jit
+def _add(
+    signals, total, values, thresholds, width, next_run, next_client, next_total,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Add one run's differences to its sum, each with the sign that its value was given."""
+    run = tl.program_id(1).to(tl.int64)
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = cols < width
+    own = signals + run * next_run + cols
+    at = total + run * next_total + cols
+    acc = tl.load(at, mask=real, other=0.0)
+    for t in range(COUNT):
+        small = tl.load(values + run * COUNT + t) < tl.load(thresholds + run * COUNT + t)
+        first = tl.load(own + 2 * t * next_client, mask=real, other=0.0).to(tl.float64)
+        second = tl.load(own + (2 * t + 1) * next_client, mask=real, other=0.0).to(tl.float64)
+        acc += tl.where(small, first - second, second - first)
+    tl.store(at, acc, mask=real)
+
+
+@jit
+def _decide(products, thresholds, values, tie, COUNT: tl.constexpr, SIZE: tl.constexpr):
+    """One run's values, each from the sum that the signs before it have left."""
+    run = tl.program_id(0)
+    places = tl.arange(0, SIZE)
+    inside = places < COUNT
+    gram = products + run * (COUNT + 1) * (COUNT + 1)
+    along = tl.load(gram + COUNT * (COUNT + 1) + places, mask=inside, other=0.0)
+    norms = tl.sqrt(tl.maximum(tl.load(gram + places * (COUNT + 2), mask=inside, other=0.0), 0.0))
+    length = tl.sqrt(tl.maximum(tl.load(gram + COUNT * (COUNT + 2)), 0.0))
+    limits = tl.load(thresholds + run * COUNT + places, mask=inside, other=0.0)
+    found = tl.zeros((SIZE,), tl.float64)
+    for t in range(COUNT):
+        here = places == t
+        norm = tl.sum(tl.where(here, norms, 0.0))
+        length += norm
+        value = tl.sum(tl.where(here, along, 0.0))
+        value = tl.where(tl.abs(value) <= tie * length * norm, 0.0, value)
+        sign = tl.where(value < tl.sum(tl.where(here, limits, 0.0)), 1.0, -1.0)
+        found = tl.where(here, value, found)
+        along += sign * tl.load(gram + t * (COUNT + 1) + places, mask=inside, other=0.0)
+    tl.store(values + run * COUNT + places, found, mask=inside)
+
+
+def decide(products: Tensor, thresholds: Tensor, tie: float) -> Tensor:
+    """The values (R, b) of decisions, from products (R, b + 1, b + 1) in float64; the sum is their last."""
+    runs, count = thresholds.shape
+    values = torch.empty_like(thresholds)
+    size = triton.next_power_of_2(count)
+    _decide[(runs,)](products.contiguous(), thresholds.contiguous(), values, tie, COUNT=count, SIZE=size)
+    return values
+
+
+def balance_pairs(
+    signals: Tensor, total: Tensor, step_sizes: Tensor, thresholds: Tensor, tie: float
+) -> Tensor:
+    """The values (R, b) of a round of whole pairs, signals (R, 2b, width); moves the sums (R, width)."""
+    (runs, count), width = thresholds.shape, signals.shape[2]
+    strides = signals.stride(0), signals.stride(1), total.stride(0)
+    blocks = triton.cdiv(width, STRETCH)
+    parts = torch.empty(runs, blocks, count + 1, count + 1, dtype=torch.float64, device=signals.device)
+    size = triton.next_power_of_2(count + 1)
+    block = 4096 // size**2 if size > 4 else 256
+    _multiply[(blocks, runs)](
+        signals, total, parts, width, *strides, COUNT=count, SIZE=size, STRETCH=STRETCH, BLOCK=block
+    )
+    values = decide(parts.sum(dim=1) / (step_sizes**2)[:, None, None], thresholds, tie)
+    _add[(triton.cdiv(width, 1024), runs)](
+        signals, total, values, thresholds, width, *strides, COUNT=count, BLOCK=1024
+    )
+    return values
+
+
+def serves(signals: Tensor, count: int) -> bool:
+    """Whether the kernels take these signals, in rounds of so many pairs."""
+    known = triton is not None and signals.is_cuda and signals.dtype in (torch.float32, torch.float64)
+    return known and count <= MOST and signals.stride(2) == 1
