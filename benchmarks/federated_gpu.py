@@ -203,7 +203,15 @@ class Time(Exception):  # noqa: N818
 
 
 def reproduce(
-    folder: Path, out: Path, minutes: float, model: str, seeds: int, rounds: int, precision: str, name: str
+    folder: Path,
+    out: Path,
+    minutes: float,
+    model: str,
+    seeds: int,
+    rounds: int,
+    precision: str,
+    name: str,
+    sample: int,
 ) -> None:
     """All policies and seeds together, evaluated every epoch; stops in time and goes on when called again."""
     began = time.perf_counter()
@@ -217,6 +225,7 @@ def reproduce(
         rounds,
         device="cuda",
         precision=precision,
+        train_sample=sample,
         checkpoint=keep / f"{model}-{name}.npz",
         checkpoint_every=5,
         checkpoint_seconds=1e9,  # the table beside it is kept at the same epochs
@@ -283,6 +292,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--train-sample", type=int, default=0, help="training images measured (0: all)")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--model", default="cnn", help="for speed and profile")
     parser.add_argument("--plain", action="store_true", help="no Triton kernels")
@@ -301,7 +311,7 @@ def main() -> None:
         profile(a.precision, a.runs, a.model)
     else:
         model = "cnn" if a.what == "reproduce" else "resnet10"
-        reproduce(a.data, a.out, a.minutes, model, a.seeds, a.rounds, a.precision, a.dataset)
+        reproduce(a.data, a.out, a.minutes, model, a.seeds, a.rounds, a.precision, a.dataset, a.train_sample)
 
 
 if __name__ == "__main__":

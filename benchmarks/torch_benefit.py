@@ -5,6 +5,9 @@ official files (for ``lm-adamw`` WikiText-2's ``wiki.train*.tokens`` and ``wiki.
 subfolder). First one process alone times an epoch of each kind (plain, observed, not observed), in turns;
 then all orders and seeds train at once, each in a process of its own. The training loss is taken at the
 quarters of every epoch. Seconds to a loss are the epochs to it, each at its kind's own time. JSON.
+
+With ``--rows FILE`` times and epochs are kept in a file as they come. What it holds is not done again: the
+same command goes on, and with ``--minutes 0`` only prints what there is (after timing what has no time yet).
 """
 
 from __future__ import annotations
@@ -264,9 +267,7 @@ def together(
 
     def keep(row: dict[str, Any]) -> None:
         rows.append(row)
-        if options.rows:
-            with Path(options.rows).open("a") as out:
-                out.write(json.dumps(row) + "\n")
+        put_by(options, row)
 
     while (waiting or running) and time.time() < until:
         running = [p for p in running if p.is_alive()]
@@ -282,6 +283,19 @@ def together(
             keep(results.get(timeout=0.2))
         except queue.Empty:
             return rows
+
+
+def put_by(options: argparse.Namespace, row: dict[str, Any]) -> None:
+    """Append a row to the file, if there is one."""
+    if options.rows:
+        with Path(options.rows).open("a") as out:
+            out.write(json.dumps(row) + "\n")
+
+
+def kept_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the file of rows holds so far."""
+    path = Path(options.rows) if options.rows else None
+    return [json.loads(line) for line in path.open()] if path is not None and path.exists() else []
 
 
 def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[str, float]]:
@@ -403,17 +417,24 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=4096, help="examples in the epochs that are timed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--orders", nargs="+", choices=list(ORDERS), help="the setting's unless given")
-    parser.add_argument("--rows", help="append every epoch of every run to this file, as it ends")
+    parser.add_argument("--rows", help="keep times and epochs here, and go on from them")
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     options = parser.parse_args()
     until = time.time() + 60 * options.minutes
-    times = {}
+    known = kept_rows(options)
+    times = {row["setting"]: row["seconds_of_an_epoch"] for row in known if "order" not in row}
     for name in options.settings:
-        times[name] = seconds_of_epochs(options, name)
+        if name not in times:
+            times[name] = seconds_of_epochs(options, name)
+            put_by(options, {"setting": name, "seconds_of_an_epoch": times[name]})
         say(setting=name, seconds_of_an_epoch=times[name])
+    rows = [row for row in known if "order" in row]
+    epochs = {(row["setting"], row["order"], row["seed"], row["epoch"]) for row in rows}
+    done = Counter((name, order, seed) for name, order, seed, _ in epochs)
     jobs = [(name, order, seed) for name in options.settings for seed in range(chosen(options, name).seeds)
             for order in chosen(options, name).orders]  # fmt: skip
-    rows = together(options, jobs, until)
+    jobs = [key for key in jobs if done[key] < chosen(options, key[0]).epochs]
+    rows += together(options, jobs, until)
     for name in options.settings:
         summary(options, name, [row for row in rows if row["setting"] == name], times[name])
 

@@ -1,4 +1,4 @@
-"""Triton's kernels compile for a GPU, on machines that have none: its interpreter takes more than its compiler."""
+"""Triton's kernels compile, on machines without a GPU too: its interpreter takes what compilers refuse."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Compiled:
         self.kernel, self.done = kernel, 0
 
     def __getitem__(self, grid):
-        assert all(0 < side for side in grid)
+        assert min(grid) > 0
 
         def launch(*given, num_warps=4, num_stages=3, **constants):
             types = [TYPES[a.dtype if isinstance(a, torch.Tensor) else type(a)] for a in given]

@@ -336,7 +336,10 @@ class Convolution(torch.autograd.Function):
             return _grouped(images, weight.flip(2, 3).permute(0, 4, 2, 3, 1), margin), dw, None
         dy = dy.contiguous()
         rows = dy.view(lanes, -1, out)
-        if means.way == "kernels":
+        if means.way == "kernels" and not cuda.weighs(seen):
+            columns, _ = patches(seen, kernel, means.stride, means.padding, fused=True)
+            dw = _weights(rows, columns, weight, means, dy.shape[1])
+        elif means.way == "kernels":
             dw = cuda.weigh(seen, dy, kernel, means.stride, means.padding, means.place)
             dw = dw.unflatten(2, (kernel, kernel, inside))
         else:

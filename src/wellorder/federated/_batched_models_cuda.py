@@ -248,6 +248,11 @@ def weighing_tile(x: Tensor, width: int, out: int) -> tuple[int, int, int, int, 
     return 32 if width <= 64 else 64, min(out, 128 if x.dtype == torch.bfloat16 else 64), 64, 4, 3
 
 
+def weighs(x: Tensor) -> bool:
+    """Whether `weigh` is the faster way; in TensorFloat-32, which wants both factors turned, patches are."""
+    return x.dtype == torch.bfloat16 or precision() == "ieee"
+
+
 def weigh(
     x: Tensor, dy: Tensor, kernel: int, stride: int, padding: int, place: Tensor | None = None
 ) -> Tensor:
