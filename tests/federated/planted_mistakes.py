@@ -136,13 +136,38 @@ MUTATIONS = {
     ),
     "a gradient goes back through kernels that are not turned round": (
         "federated/_batched_models.py",
-        [("turned = weight.flip(2, 3).permute(0, 4, 2, 3, 1)", "turned = weight.permute(0, 4, 2, 3, 1)")],
+        [("_grouped(images, weight.flip(2, 3).permute", "_grouped(images, weight.permute")],
         f"{MODELS}::test_a_convolution_is_the_same_in_every_way",
     ),
     "images that lie in cuDNN's order are pooled as if they did not": (
         "federated/_batched_models_cuda.py",
         [("        x = x.contiguous()  # cuDNN's", "        # cuDNN's")],
         "tests/federated/test_batched_models_cuda.py::test_kernels_equal_their_twins[small]",
+    ),
+    "a strided gradient reaches the pixels between": (
+        "federated/_batched_models_cuda.py",
+        [(" & (i % stride == 0) & (j % stride == 0)", "")],
+        "tests/federated/test_batched_models_cuda.py::test_kernels_equal_their_twins[small]",
+    ),
+    "a kernel adds every difference with one sign": (
+        "federated/_device_balancing_cuda.py",
+        [("tl.where(small, first - second, second - first)", "first - second")],
+        "tests/federated/test_batched_models_cuda.py::test_kernels_equal_their_twins[small]",
+    ),
+    "a kernel that only the interpreter takes": (
+        "federated/_batched_models_cuda.py",
+        [
+            (
+                "for bit in tl.static_range(0, K * K):",
+                "for tap in tl.static_range(0, K * K):\n            bit = tap",
+            )
+        ],
+        "tests/federated/test_compiled_kernels.py",
+    ),
+    "frozen parameters are no part of a lane that is measured": (
+        "federated/_evaluate.py",
+        [("{**named, **self.constants}", "{**named, **{n: 0 * p for n, p in self.constants.items()}}")],
+        f"{SIMULATE}::test_evaluation_is_the_same_by_batched_layers",
     ),
     "a client's mini-batches are cut anew at each visit": (
         "federated/_local_ordering.py",

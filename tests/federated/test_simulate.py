@@ -28,6 +28,8 @@ from wellorder.federated import (
     simulate,
     simulate_many,
 )
+from wellorder.federated._batched_models import pools
+from wellorder.federated._evaluate import Evaluator
 from wellorder.federated._parameters import layout_of
 from wellorder.federated._simulate import Runs, check_policy
 from wellorder.problems import quadratics
@@ -380,6 +382,19 @@ def test_evaluation_is_the_mean_loss_and_accuracy_of_the_servers_model():
             right = (outputs.argmax(1).numpy() == labels).mean()
             assert run.table[f"{split}_loss"][-1] == pytest.approx(float(loss), abs=1e-12)
             assert run.table[f"{split}_accuracy"][-1] == pytest.approx(right, abs=1e-12)
+
+
+def test_evaluation_is_the_same_by_batched_layers():
+    model = small_model()
+    model[4].requires_grad_(False)
+    made = Runs(model, client_data(), [(RandomReshuffling(), settings(mode="stacked"))])
+    trainer, loss = made.loop.trainer, nn.CrossEntropyLoss(reduction="none")
+    given = made.data, made.loop.store, trainer.model, trainer.layout, loss, 0
+    alone, lane = (Evaluator(*given, batched=b).measure(made.loop.servers[0]) for b in (False, True))
+    assert lane == pytest.approx(alone, rel=1e-12)
+    assert np.isfinite([*alone.values()]).all()
+    assert pools(model)
+    assert not pools(nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)))
 
 
 def test_sketched_balancing_orders_almost_as_well():

@@ -7,7 +7,7 @@ product of its patches; what `stack` does not know is left to ``torch.func.vmap`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -106,6 +106,18 @@ def unstackable(model: nn.Module) -> str:
     return "a model with tied weights or a forward of its own"
 
 
+def pools(model: nn.Module) -> bool:
+    """Whether a convolution of the model is pooled before anything else, which saves batched layers work."""
+    children = [[*module.children()] for module in model.modules() if isinstance(module, nn.Sequential)]
+    return any(_pooled_next(own[i], own[i + 1 : i + 3]) for own in children for i in range(len(own)))
+
+
+def _pooled_next(conv: nn.Module, rest: Sequence[nn.Module]) -> bool:
+    """Whether bias, ReLU and pooling come next."""
+    kinds = [type(module) for module in rest]
+    return type(conv) is nn.Conv2d and conv.bias is not None and kinds == [nn.ReLU, nn.MaxPool2d]
+
+
 @dataclass(frozen=True)
 class Options:
     """How layers compute: in bfloat16 or not, and by which kernels."""
@@ -166,9 +178,8 @@ def _sequence(module: nn.Sequential, name: str, how: Options) -> Layer | None:
     layers: list[Layer] = []
     while children:
         (key, child), *rest = children
-        kinds = [type(other) for _, other in rest[:2]]
         layer: Layer | None
-        if type(child) is nn.Conv2d and child.bias is not None and kinds == [nn.ReLU, nn.MaxPool2d]:
+        if isinstance(child, nn.Conv2d) and _pooled_next(child, [other for _, other in rest[:2]]):
             layer, children = _conv_relu_pool(child, key, how, rest[1][1]), rest[2:]
         else:
             layer, children = _layer(child, key, how), rest

@@ -239,8 +239,9 @@ def tile(x: Tensor, places: int, out: int) -> tuple[int, int, int, int, int]:
     """What one program of `convolve` makes: places, channels, numbers at a time; its warps and stages."""
     inside, half = x.shape[4], x.dtype == torch.bfloat16
     depth = 32 if inside % 32 else min(inside, 64 if half else 32)
-    rows, block = 64 if places <= 1024 else 128, min(out, 64)
-    return rows, block, depth, 4, 3
+    if out < 128 or not half:
+        return 64 if places <= 1024 else 128, min(out, 64), depth, 4, 3
+    return (64, 64, depth, 4, 4) if places <= 256 else (64, 128, depth, 4, 3)
 
 
 def weighing_tile(x: Tensor, width: int, out: int) -> tuple[int, int, int, int, int]:
