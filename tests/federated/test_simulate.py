@@ -393,6 +393,11 @@ def test_evaluation_is_the_same_by_batched_layers():
     alone, lane = (Evaluator(*given, batched=b).measure(made.loop.servers[0]) for b in (False, True))
     assert lane == pytest.approx(alone, rel=1e-12)
     assert np.isfinite([*alone.values()]).all()
+    assert Evaluator(*given).batch == 1000
+    large = replace(
+        made.data, inputs=np.zeros((130, 2, 300, 300), np.uint8), test_inputs=None, test_labels=None
+    )
+    assert Evaluator(large, *given[1:]).batch == 2**24 // (2 * 300 * 300)
     assert pools(model)
     assert not pools(nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)))
 

@@ -16,7 +16,9 @@ from wellorder.federated._parameters import Layout, frozen_of
 ONE_EACH = "return a tensor with one loss for each example"
 
 BATCH = {"cpu": 1000, "cuda": 5000}
-"""Examples measured at once."""
+"""Examples measured at once, at most."""
+NUMBERS = 2**24
+"""Numbers in the inputs of those, at most."""
 
 
 class Evaluator:
@@ -44,7 +46,8 @@ class Evaluator:
             batched = device.type == "cuda" and layout.channels_last and pools(self.model)
         self.forward = stack(self.model) if batched else None
         self.constants = {name: p[None] for name, p in frozen_of(self.model).items()}
-        self.batch = BATCH.get(device.type, 1000)
+        each = max(1, int(np.prod(data.inputs.shape[1:])))
+        self.batch = max(1, min(BATCH.get(device.type, 1000), NUMBERS // each))
         count = min(sample or len(data.labels), len(data.labels))
         chosen = (
             np.random.default_rng(0).permutation(len(data.labels))[:count] if sample else np.arange(count)
