@@ -14,18 +14,9 @@ from torch import Tensor
 from wellorder._triton import jit, tl, triton
 
 MOST = 15
-"""Differences of a round, at most: a program holds all products of a stretch of numbers."""
+"""Differences of a round, at most: with the running sum they are the 16 rows of a product."""
 STRETCH = 1024
 """Numbers of each vector that one program takes."""
-
-
-@jit
-def _row(signals, total, rows, cols, real, next_client, COUNT: tl.constexpr):
-    """Differences of pairs by number, the running sum as the last, 0 beyond; in float64."""
-    pair = real & (rows < COUNT)
-    first = tl.load(signals + 2 * rows * next_client + cols, mask=pair, other=0.0).to(tl.float64)
-    second = tl.load(signals + (2 * rows + 1) * next_client + cols, mask=pair, other=0.0).to(tl.float64)
-    return first - second + tl.load(total + cols + 0 * rows, mask=real & (rows == COUNT), other=0.0)
 
 
 @jit
@@ -35,21 +26,21 @@ def _multiply(
 ):  # fmt: skip
     """parts[run, stretch] = all products of one run's differences and sum, over a stretch of numbers."""
     run = tl.program_id(1).to(tl.int64)
-    signals += run * next_run
-    total += run * next_total
-    left = tl.arange(0, SIZE)[:, None, None]
-    right = tl.arange(0, SIZE)[None, :, None]
-    acc = tl.zeros((SIZE, SIZE, BLOCK), tl.float64)
+    rows = tl.arange(0, SIZE)[:, None]  # differences by number, the running sum behind them, then nothing
+    first = signals + run * next_run + 2 * rows * next_client
+    sums = total + run * next_total + 0 * rows
+    acc = tl.zeros((SIZE, SIZE), tl.float64)
     start = tl.program_id(0) * STRETCH
     for at in range(start, tl.minimum(start + STRETCH, width), BLOCK):
-        cols = (at + tl.arange(0, BLOCK))[None, None, :]
-        real = cols < width
-        one = _row(signals, total, left, cols, real, next_client, COUNT)
-        acc += one * _row(signals, total, right, cols, real, next_client, COUNT)
+        cols = (at + tl.arange(0, BLOCK))[None, :]
+        pair = (cols < width) & (rows < COUNT)
+        one = tl.load(first + cols, mask=pair, other=0.0).to(tl.float64)
+        one -= tl.load(first + next_client + cols, mask=pair, other=0.0).to(tl.float64)
+        one += tl.load(sums + cols, mask=(cols < width) & (rows == COUNT), other=0.0)
+        acc = tl.dot(one, tl.trans(one), acc, out_dtype=tl.float64)
     out = parts + (run * tl.num_programs(0) + tl.program_id(0)) * ((COUNT + 1) * (COUNT + 1))
-    inside = (tl.arange(0, SIZE)[:, None] <= COUNT) & (tl.arange(0, SIZE)[None, :] <= COUNT)
-    where = tl.arange(0, SIZE)[:, None] * (COUNT + 1) + tl.arange(0, SIZE)[None, :]
-    tl.store(out + where, tl.sum(acc, axis=2), mask=inside)
+    other = tl.arange(0, SIZE)[None, :]
+    tl.store(out + rows * (COUNT + 1) + other, acc, mask=(rows <= COUNT) & (other <= COUNT))
 
 
 @jit
@@ -113,10 +104,8 @@ def balance_pairs(
     strides = signals.stride(0), signals.stride(1), total.stride(0)
     blocks = triton.cdiv(width, STRETCH)
     parts = torch.empty(runs, blocks, count + 1, count + 1, dtype=torch.float64, device=signals.device)
-    size = triton.next_power_of_2(count + 1)
-    block = 4096 // size**2 if size > 4 else 256
     _multiply[(blocks, runs)](
-        signals, total, parts, width, *strides, COUNT=count, SIZE=size, STRETCH=STRETCH, BLOCK=block
+        signals, total, parts, width, *strides, COUNT=count, SIZE=MOST + 1, STRETCH=STRETCH, BLOCK=64
     )
     values = decide(parts.sum(dim=1) / (step_sizes**2)[:, None, None], thresholds, tie)
     _add[(triton.cdiv(width, 1024), runs)](
