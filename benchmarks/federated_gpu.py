@@ -1,7 +1,8 @@
 """The federated engine on one GPU: correctness, speed, and the paper's CIFAR experiments in full.
 
 python benchmarks/federated_gpu.py check                       graph = eager = host, to float32 accuracy
-python benchmarks/federated_gpu.py speed                       seconds for 20,000 rounds, and where they go
+python benchmarks/federated_gpu.py speed --runs 1 9            seconds for 20,000 rounds, alone and together
+python benchmarks/federated_gpu.py profile --model resnet10    where a round's time goes
 python benchmarks/federated_gpu.py reproduce DATA --minutes 8  FL-RR, FL-OP, FL-GraB, three seeds, all at once
 python benchmarks/federated_gpu.py resnet DATA --minutes 3     ResNet-10, as far as it gets
 
@@ -144,11 +145,11 @@ def evaluation_seconds(made: Runs) -> float:
         return time.perf_counter() - began
 
 
-def speed(limit: float, model: str) -> None:
+def speed(limit: float, model: str, together: list[int]) -> None:
     """Seconds per 20,000 rounds: one run, several together, with and without balancing."""
     began, data = time.perf_counter(), made_up()
     for precision in ("tf32", "bf16"):
-        for runs, epochs in ((1, 5), (9, 2), (5, 2)):
+        for runs, epochs in ((count, 5 if count == 1 else 2) for count in together):
             for label, policy in (("FL-RR", RandomReshuffling()), ("FL-GraB", PairGraB())):
                 if time.perf_counter() - began > limit:
                     return
@@ -160,7 +161,7 @@ def speed(limit: float, model: str) -> None:
                 say(
                     speed=label, precision=precision, runs=runs, ms_per_round_and_run=each * 10,
                     evaluation_ms=look * 1000, seconds_per_20000_rounds=200 * (each + look),
-                    fraction_of_495_tflops=FLOPS * 100 / each / 495e12,
+                    fraction_of_495_tflops=FLOPS * 100 / each / 495e12 if model == "cnn" else None,
                     peak_gib=torch.cuda.max_memory_allocated() / 2**30,
                 )  # fmt: skip
                 del made
@@ -293,7 +294,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--train-sample", type=int, default=0, help="training images measured (0: all)")
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 9], help="so many together, one by one")
     parser.add_argument("--model", default="cnn", help="for speed and profile")
     parser.add_argument("--plain", action="store_true", help="no Triton kernels")
     a = parser.parse_args()
@@ -306,9 +307,9 @@ def main() -> None:
     if a.what == "check":
         check()
     elif a.what == "speed":
-        speed(60 * a.minutes, a.model)
+        speed(60 * a.minutes, a.model, a.runs)
     elif a.what == "profile":
-        profile(a.precision, a.runs, a.model)
+        profile(a.precision, a.runs[0], a.model)
     else:
         model = "cnn" if a.what == "reproduce" else "resnet10"
         reproduce(a.data, a.out, a.minutes, model, a.seeds, a.rounds, a.precision, a.dataset, a.train_sample)
