@@ -250,8 +250,9 @@ def test_a_planted_mistake_makes_a_test_fail(part, mistake, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", PLANNED)
+@pytest.mark.parametrize("part", [part for part in PLANNED if some(PLANNED[part])])
 def test_without_a_mistake_the_same_tests_pass(part, tmp_path):
     planted(tmp_path, "_order.py", [])
-    result = run_tests(tmp_path, sorted({test for _, _, tests in PLANNED[part].values() for test in tests}))
+    tests = sorted({test for mistake in some(PLANNED[part]) for test in PLANNED[part][mistake][2]})
+    result = run_tests(tmp_path, tests)
     assert result.returncode == 0, result.stdout[-2000:]
