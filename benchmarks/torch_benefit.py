@@ -96,6 +96,13 @@ SETTINGS = {
         examples=6400, seeds=2, looked_at=400, orders=FEW, words=(1000, 32),
     ),
 }  # fmt: skip
+
+
+def at_powers_of_four(epoch: int) -> bool:
+    """Epochs 1, 4, 16, …: half as many as `"auto"` observes."""
+    return epoch in {4**power for power in range(epoch.bit_length())}
+
+
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RR": (RandomReshuffling(), {}),
     "SO": (ShuffleOnce(), {}),
@@ -109,6 +116,7 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Herding always": (Herding(), {"observe": "always"}),
     "Steering auto": (Steering(), {}),
     "Steering always": (Steering(), {"observe": "always"}),
+    "Steering at 1, 4, 16": (Steering(), {"observe": at_powers_of_four}),
     "features, then Steering": (Steering(), {"rows": "features", "model": True}),
 }
 
@@ -334,6 +342,8 @@ def observed_epochs(order: str, epochs: int) -> list[bool]:
         return [False] * epochs
     if how.get("observe") == "always" or not getattr(policy, "remembers", False):
         return [True] * epochs
+    if callable(how.get("observe")):
+        return [how["observe"](epoch) for epoch in range(epochs)]
     return [epoch & (epoch - 1) == 0 for epoch in range(epochs)]
 
 
