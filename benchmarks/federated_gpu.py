@@ -193,8 +193,8 @@ def profile(precision: str, runs: int, model: str) -> None:
     ]
     kernels.sort(reverse=True)
     total = sum(k[0] for k in kernels)
-    count = sum(k[1] for k in kernels)
-    say(profile=precision, model=model, runs=runs, kernel_us_per_round=total, kernels=count)
+    launches = sum(k[1] for k in kernels)
+    say(profile=precision, model=model, runs=runs, kernel_us_per_round=total, kernels=launches)
     for us, count, name in kernels[:26]:
         print(f"  {us:9.1f} us {100 * us / total:5.1f} %  x{count:<4d} {name}", flush=True)
 

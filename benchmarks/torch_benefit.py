@@ -40,6 +40,7 @@ from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder.experiments._tasks.official import Recipe
 from wellorder.torch import ordered
+from wellorder.torch._schedule import schedule_of
 
 FEW = ("RR", "features", "Steering auto", "PairGraB")
 
@@ -340,11 +341,8 @@ def observed_epochs(order: str, epochs: int) -> list[bool]:
     policy, how = ORDERS[order]
     if not policy.needs.at_visits() or ("rows" in how and not how.get("model")):
         return [False] * epochs
-    if how.get("observe") == "always" or not getattr(policy, "remembers", False):
-        return [True] * epochs
-    if callable(how.get("observe")):
-        return [how["observe"](epoch) for epoch in range(epochs)]
-    return [epoch & (epoch - 1) == 0 for epoch in range(epochs)]
+    observes = schedule_of(how.get("observe", "auto"), policy)
+    return [observes(epoch) for epoch in range(epochs)]
 
 
 def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], times: Any) -> None:
@@ -365,13 +363,13 @@ def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], 
         # A running mean over an epoch's four looks: one lucky look is no result.
         smooth = {s: _running(own[s]) for s in seeds}
         goals = {s: _running(base[s]).min() for s in seeds}
-        reached = [next((q + 1 for q, v in enumerate(smooth[s]) if v <= goals[s]), None) for s in seeds]
+        reached = [_first(smooth[s], goals[s]) for s in seeds]
+        half = [_first(smooth[s], _running(base[s])[: 2 * epochs].min()) for s in seeds]
         ends = [own[s][3::4] for s in seeds]
-        reached_end = [next((e + 1 for e, v in enumerate(end) if v <= base[s][3::4].min()), None)
-                       for s, end in zip(seeds, ends, strict=True)]  # fmt: skip
+        reached_end = [_first(end, base[s][3::4].min()) for s, end in zip(seeds, ends, strict=True)]
         costs = np.cumsum([_cost(times, order, seen) for seen in observed_epochs(order, epochs)])
         plain = np.cumsum([_cost(times, "RR", False)] * epochs)
-        rr = [next(q + 1 for q, v in enumerate(_running(base[s])) if v <= goals[s]) for s in seeds]
+        rr = [_first(_running(base[s]), goals[s]) for s in seeds]
         ratio = [None if q is None else float(np.interp(q / 4, np.arange(1, epochs + 1), costs)
                  / np.interp(r / 4, np.arange(1, epochs + 1), plain))
                  for q, r in zip(reached, rr, strict=True)]  # fmt: skip
@@ -389,6 +387,7 @@ def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], 
             loss_at_the_end=_mean_std([row["loss"][-1] for row in end]),
             test_loss_at_the_end=_mean_std([row["test_loss"][-1] for row in end]),
             accuracy_at_the_end=_mean_std([100 * row["accuracy"][-1] for row in end]),
+            epochs_to_rr_best_of_half=[None if q is None else q / 4 for q in half],
             epochs_to_rr_best=[None if q is None else q / 4 for q in reached],
             epochs_to_rr_best_at_ends=reached_end,
             seconds_to_rr_best_vs_rr=[None if r is None else round(r, 3) for r in ratio],
@@ -398,6 +397,11 @@ def summary(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], 
 
 def _quarters(run: dict[int, dict[str, Any]]) -> np.ndarray:
     return np.array([value for epoch in sorted(run) for value in run[epoch]["loss"]])
+
+
+def _first(values: np.ndarray, goal: float) -> Any:
+    """How many values it takes to reach the goal; None if none does."""
+    return next((count for count, value in enumerate(values, 1) if value <= goal), None)
 
 
 def _running(values: np.ndarray) -> np.ndarray:

@@ -347,10 +347,7 @@ class Convolution(torch.autograd.Function):
             return _grouped(images, weight.flip(2, 3).permute(0, 4, 2, 3, 1), margin), dw, None
         dy = dy.contiguous()
         rows = dy.view(lanes, -1, out)
-        if means.way == "kernels" and not cuda.weighs(seen):
-            columns, _ = patches(seen, kernel, means.stride, means.padding, fused=True)
-            dw = _weights(rows, columns, weight, means, dy.shape[1])
-        elif means.way == "kernels":
+        if means.way == "kernels":
             dw = cuda.weigh(seen, dy, kernel, means.stride, means.padding, means.place)
             dw = dw.unflatten(2, (kernel, kernel, inside))
         else:
@@ -424,16 +421,15 @@ def patches(
     x: Tensor, kernel: int, stride: int, padding: int, *, fused: bool = False
 ) -> tuple[Tensor, tuple[int, int]]:
     """The patches of images (L, B, H, W, C) as rows (L, B·H'·W', k·k·C padded), and (H', W')."""
+    width = kernel * kernel * x.shape[4]
+    padded = -(-width // PAD) * PAD
+    high, wide = cuda.sides_of(x.shape[2:4], kernel, stride, padding)
     if fused:
-        high, wide = ((side + 2 * padding - kernel) // stride + 1 for side in x.shape[2:4])
-        width = kernel * kernel * x.shape[4]
-        return cuda.copy_patches(x, kernel, stride, padding, -(-width // PAD) * PAD), (high, wide)
+        return cuda.copy_patches(x, kernel, stride, padding, padded), (high, wide)
     if padding:
         x = F.pad(x, (0, 0, padding, padding, padding, padding))
     view = x.unfold(2, kernel, stride).unfold(3, kernel, stride).permute(0, 1, 2, 3, 5, 6, 4)
-    lanes, batch, high, wide = view.shape[:4]
-    width = kernel * kernel * x.shape[4]
-    padded = -(-width // PAD) * PAD
+    lanes, batch = view.shape[:2]
     if padded == width:
         return view.reshape(lanes, batch * high * wide, width), (high, wide)
     rows = x.new_empty(lanes, batch * high * wide, padded)

@@ -7,6 +7,7 @@ The twins of these in plain torch are in `wellorder.federated._batched_models`; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -220,7 +221,7 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int, *, back: bool
     taps = weight.permute(0, 4, 2, 3, 1) if back else weight  # to (L, to, k, k, from)
     lanes, batch, high, wide, inside = x.shape
     out, kernel = taps.shape[1], taps.shape[2]
-    high_out, wide_out = ((side + 2 * padding - kernel) // stride + 1 for side in (high, wide))
+    high_out, wide_out = sides_of((high, wide), kernel, stride, padding)
     y = x.new_empty(lanes, batch, high_out, wide_out, out)
     rows, block, depth, warps, stages = tile(x, batch * high_out * wide_out, out)
     grid = (triton.cdiv(batch * high_out * wide_out, rows), lanes, out // block)
@@ -247,11 +248,6 @@ def tile(x: Tensor, places: int, out: int) -> tuple[int, int, int, int, int]:
 def weighing_tile(x: Tensor, width: int, out: int) -> tuple[int, int, int, int, int]:
     """What one program of `weigh` makes: taps by channels, channels, places at a time; warps and stages."""
     return 32 if width <= 64 else 64, min(out, 128 if x.dtype == torch.bfloat16 else 64), 64, 4, 3
-
-
-def weighs(x: Tensor) -> bool:
-    """Whether `weigh` is the faster way; in TensorFloat-32, which wants both factors turned, patches are."""
-    return x.dtype == torch.bfloat16 or precision() == "ieee"
 
 
 def weigh(
@@ -283,11 +279,17 @@ def weigh(
     return goal if parts == 1 else torch.sum(dw, dim=0, out=goal if fits else None)
 
 
+def sides_of(sides: Sequence[int], kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """(H', W') of what a convolution makes of (H, W)."""
+    high, wide = ((side + 2 * padding - kernel) // stride + 1 for side in sides)
+    return high, wide
+
+
 def copy_patches(x: Tensor, kernel: int, stride: int, padding: int, width: int) -> Tensor:
     """The patches of images (L, B, H, W, C), one after the other, as rows (L, B·H'·W', ``width``)."""
     x = x.contiguous()
     lanes, batch, high, wide, inside = x.shape
-    high_out, wide_out = ((side + 2 * padding - kernel) // stride + 1 for side in (high, wide))
+    high_out, wide_out = sides_of((high, wide), kernel, stride, padding)
     places = batch * high_out * wide_out
     rows = x.new_empty(lanes, places, width)
     block = min(128, triton.next_power_of_2(width))
