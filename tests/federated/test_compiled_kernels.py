@@ -16,6 +16,7 @@ from wellorder.federated import _device_balancing_cuda as balancing  # noqa: E40
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {
     torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf16", torch.int8: "*i8",
+    torch.int64: "*i64",
     int: "i32", float: "fp32",
 }  # fmt: skip
 
@@ -70,6 +71,7 @@ def test_kernels_compile(kernels, dtype):
     y = models.PoolReLU.apply(x.requires_grad_(), torch.zeros(2, 64))
     torch.autograd.grad(y.sum(), x)
     signals = torch.zeros(2, 10, 3000)
-    total, steps, limits = (torch.zeros(2, n, dtype=torch.float64) for n in (3000, 1, 5))
-    balancing.balance_pairs(signals, total, steps[:, 0], limits, 1e-12)
+    total, steps = torch.zeros(2, 3000, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    limits, values = torch.zeros(2, 4, 2, 5, dtype=torch.float64)
+    balancing.balance_pairs(signals, total, steps, limits, values, torch.zeros(1, dtype=torch.int64), 1e-12)
     assert [name for name, kernel in kernels.items() if not kernel.done] == []

@@ -101,6 +101,11 @@ class DeviceBalancing:
 
     def step(self, signals: Tensor, at: Tensor) -> None:
         """Balance the members' pseudo-gradients (R, S, width) of the round that ``at`` numbers."""
+        fused = cuda.serves(signals, self.count) if self.fused is None else self.fused
+        if self.regular and fused:
+            total = self.vectors[:, self.count]
+            cuda.balance_pairs(signals, total, self.step_sizes, self.thresholds, self.values, at, TIE)
+            return
         thresholds = self.thresholds.index_select(0, at)[0]
         rows = self.rows.index_select(0, at)[0]
         values = self._balanced(signals, rows, thresholds)
@@ -112,12 +117,7 @@ class DeviceBalancing:
         ``rows`` (R, count + 1, 2) holds numbers of rows of [head, signals], all runs' stacked: the first
         minus the second is a difference (equal numbers: none); the last entry names the row that waits.
         """
-        total = self.vectors[:, self.count]
-        fused = cuda.serves(signals, self.count) if self.fused is None else self.fused
-        if self.regular and fused:
-            decided: Tensor = cuda.balance_pairs(signals, total, self.step_sizes, thresholds, TIE)
-            return decided
-        differences = self.vectors[:, : self.count]
+        differences, total = self.vectors[:, : self.count], self.vectors[:, self.count]
         if self.regular:
             torch.sub(signals[:, 0::2].double(), signals[:, 1::2], out=differences)
         else:

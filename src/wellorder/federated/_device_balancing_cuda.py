@@ -45,35 +45,42 @@ def _multiply(
 
 @jit
 def _add(
-    signals, total, values, thresholds, width, next_run, next_client, next_total,
+    signals, total, values, thresholds, at, width, next_run, next_client, next_total, next_round,
     COUNT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add one run's differences to its sum, each with the sign that its value was given."""
     run = tl.program_id(1).to(tl.int64)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     real = cols < width
+    decided = tl.load(at) * next_round + run * COUNT
     own = signals + run * next_run + cols
-    at = total + run * next_total + cols
-    acc = tl.load(at, mask=real, other=0.0)
+    place = total + run * next_total + cols
+    acc = tl.load(place, mask=real, other=0.0)
     for t in range(COUNT):
-        small = tl.load(values + run * COUNT + t) < tl.load(thresholds + run * COUNT + t)
+        small = tl.load(values + decided + t) < tl.load(thresholds + decided + t)
         first = tl.load(own + 2 * t * next_client, mask=real, other=0.0).to(tl.float64)
         second = tl.load(own + (2 * t + 1) * next_client, mask=real, other=0.0).to(tl.float64)
         acc += tl.where(small, first - second, second - first)
-    tl.store(at, acc, mask=real)
+    tl.store(place, acc, mask=real)
 
 
 @jit
-def _decide(products, thresholds, values, tie, COUNT: tl.constexpr, SIZE: tl.constexpr):
+def _decide(
+    products, step_sizes, thresholds, values, at, tie, next_round, COUNT: tl.constexpr, SIZE: tl.constexpr
+):
     """One run's values, each from the sum that the signs before it have left."""
     run = tl.program_id(0)
     places = tl.arange(0, SIZE)
     inside = places < COUNT
+    decided = tl.load(at) * next_round + run * COUNT
     gram = products + run * (COUNT + 1) * (COUNT + 1)
-    along = tl.load(gram + COUNT * (COUNT + 1) + places, mask=inside, other=0.0)
-    norms = tl.sqrt(tl.maximum(tl.load(gram + places * (COUNT + 2), mask=inside, other=0.0), 0.0))
-    length = tl.sqrt(tl.maximum(tl.load(gram + COUNT * (COUNT + 2)), 0.0))
-    limits = tl.load(thresholds + run * COUNT + places, mask=inside, other=0.0)
+    gamma = tl.load(step_sizes + run)
+    scale = gamma * gamma
+    along = tl.load(gram + COUNT * (COUNT + 1) + places, mask=inside, other=0.0) / scale
+    squares = tl.load(gram + places * (COUNT + 2), mask=inside, other=0.0) / scale
+    norms = tl.sqrt(tl.maximum(squares, 0.0))
+    length = tl.sqrt(tl.maximum(tl.load(gram + COUNT * (COUNT + 2)) / scale, 0.0))
+    limits = tl.load(thresholds + decided + places, mask=inside, other=0.0)
     found = tl.zeros((SIZE,), tl.float64)
     for t in range(COUNT):
         here = places == t
@@ -83,35 +90,39 @@ def _decide(products, thresholds, values, tie, COUNT: tl.constexpr, SIZE: tl.con
         value = tl.where(tl.abs(value) <= tie * length * norm, 0.0, value)
         sign = tl.where(value < tl.sum(tl.where(here, limits, 0.0)), 1.0, -1.0)
         found = tl.where(here, value, found)
-        along += sign * tl.load(gram + t * (COUNT + 1) + places, mask=inside, other=0.0)
-    tl.store(values + run * COUNT + places, found, mask=inside)
-
-
-def decide(products: Tensor, thresholds: Tensor, tie: float) -> Tensor:
-    """The values (R, b) of decisions, from products (R, b + 1, b + 1) in float64; the sum is their last."""
-    runs, count = thresholds.shape
-    values = torch.empty_like(thresholds)
-    size = triton.next_power_of_2(count)
-    _decide[(runs,)](products.contiguous(), thresholds.contiguous(), values, tie, COUNT=count, SIZE=size)
-    return values
+        along += sign * (tl.load(gram + t * (COUNT + 1) + places, mask=inside, other=0.0) / scale)
+    tl.store(values + decided + places, found, mask=inside)
 
 
 def balance_pairs(
-    signals: Tensor, total: Tensor, step_sizes: Tensor, thresholds: Tensor, tie: float
-) -> Tensor:
-    """The values (R, b) of a round of whole pairs, signals (R, 2b, width); moves the sums (R, width)."""
-    (runs, count), width = thresholds.shape, signals.shape[2]
+    signals: Tensor,
+    total: Tensor,
+    step_sizes: Tensor,
+    thresholds: Tensor,
+    values: Tensor,
+    at: Tensor,
+    tie: float,
+) -> None:
+    """Balance round ``at`` of whole pairs, signals (R, 2b, width): its values, and the moved sums (R, width).
+
+    ``thresholds`` and ``values`` (T, R, b) are those of many rounds, so that a captured round reads and
+    writes its own without a launch for each.
+    """
+    (_, runs, count), width = thresholds.shape, signals.shape[2]
     strides = signals.stride(0), signals.stride(1), total.stride(0)
     blocks = triton.cdiv(width, STRETCH)
     parts = torch.empty(runs, blocks, count + 1, count + 1, dtype=torch.float64, device=signals.device)
     _multiply[(blocks, runs)](
         signals, total, parts, width, *strides, COUNT=count, SIZE=MOST + 1, STRETCH=STRETCH, BLOCK=64
     )
-    values = decide(parts.sum(dim=1) / (step_sizes**2)[:, None, None], thresholds, tie)
+    next_round = runs * count
+    _decide[(runs,)](
+        parts.sum(dim=1), step_sizes, thresholds, values, at, tie, next_round,
+        COUNT=count, SIZE=triton.next_power_of_2(count),
+    )  # fmt: skip
     _add[(triton.cdiv(width, 1024), runs)](
-        signals, total, values, thresholds, width, *strides, COUNT=count, BLOCK=1024
+        signals, total, values, thresholds, at, width, *strides, next_round, COUNT=count, BLOCK=1024
     )
-    return values
 
 
 def serves(signals: Tensor, count: int) -> bool:
