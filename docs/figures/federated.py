@@ -18,6 +18,7 @@ FIGURES = {
     "fig2-cifar10": "CNN on CIFAR-10, 1000 clients",
     "fig2-cifar100": "CNN on CIFAR-100, 1000 clients",
     "fig3-cifar10": "ResNet-10 on CIFAR-10, 1000 clients",
+    "fig3-cifar100": "ResNet-10 on CIFAR-100, 1000 clients",
 }
 
 

@@ -1,4 +1,4 @@
-"""Triton kernels for CUDA: a round of whole pairs balanced in three launches, where plain torch takes dozens.
+"""Triton kernels for CUDA: a round of whole pairs balanced in four launches, where plain torch takes dozens.
 
 Differences are made in float64 where they are used, and never written. The twins in plain torch are in
 `wellorder.federated._device_balancing`; both decide alike.
