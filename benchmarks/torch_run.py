@@ -39,11 +39,11 @@ IMAGE = (3, 32, 32)
 CASES: dict[str, dict[str, tuple[Any, int, Any, int, str]]] = {
     # model, batch, shape or length, steps, precision
     "cpu": {
-        "LeNet b16": (lenet, 16, IMAGE, 32, "float32"),
+        "LeNet b16": (lenet, 16, IMAGE, 256, "float32"),
         "CNN b32": (cnn, 32, IMAGE, 8, "float32"),
         "ResNet-10 b16": (lambda: ResNet((1, 1, 1, 1)), 16, IMAGE, 3, "float32"),
         "LM b8x64": (lambda: LM(2000, 128, 4, 2, 64), 8, 64, 8, "float32"),
-        "MLP b256": (lambda: mlp(784, 512, 512, 10), 256, (784,), 16, "float32"),
+        "MLP b256": (lambda: mlp(784, 512, 512, 10), 256, (784,), 64, "float32"),
     },
     "cuda": {
         "LeNet b16": (lenet, 16, IMAGE, 256, "tf32"),
