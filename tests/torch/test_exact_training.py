@@ -247,6 +247,9 @@ def test_a_data_parallel_wrapper_reduces_the_gradients(options, pair, tmp_path):
         loss(plain, images()).backward()
         close(gradients(model), gradients(plain))
     finally:
+        # Before the group: else the wrapper ends it, and waits for gloo's threads with Python's lock in its
+        # hands, for which they may be waiting (pytorch/pytorch#56297).
+        wrapped = None
         torch.distributed.destroy_process_group()
 
 
