@@ -1,6 +1,8 @@
 """Real torchrun on gloo: DDP, FSDP2 and plain loops of 2 and 4 ranks; ranks_training.py is what they do."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,13 +39,33 @@ HANGING = "nobody_hangs_beyond_the_timeout"
 
 
 def torchrun(ranks, folder, names, wait=120):
-    """Run the checks on so many ranks, whose group waits so many seconds."""
+    """Run the checks on so many ranks, whose group waits so many seconds; who is late says where it is."""
     told = {"OMP_NUM_THREADS": "1", "SECONDS_TO_WAIT": str(wait)}
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return subprocess.run(
-        [*words, str(SCRIPT), str(folder), *names],
-        capture_output=True, text=True, timeout=300, env={**os.environ, **told},
-    )  # fmt: skip
+    words += [str(SCRIPT), str(folder), *names]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **told}) as run:
+        try:
+            out, said = run.communicate(timeout=max(60, 0.8 * wait))
+        except subprocess.TimeoutExpired:
+            ask_where(folder)
+            try:
+                out, said = run.communicate(timeout=300)
+            except subprocess.TimeoutExpired:
+                run.kill()
+                raise
+    return subprocess.CompletedProcess(words, run.returncode, out, said)
+
+
+def ask_where(folder):
+    """Let every rank, and every worker of its loaders, say on stderr where it is."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            caught = re.search(r"SigCgt:\s*(\w+)", (process / "status").read_text())
+            listens = caught and int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1  # else it would end
+            if str(folder).encode() in words and listens:
+                os.kill(int(process.name), signal.SIGUSR1)
 
 
 def passed(done, ranks, names):
