@@ -112,16 +112,18 @@ def balance_pairs(
     strides = signals.stride(0), signals.stride(1), total.stride(0)
     blocks = triton.cdiv(width, STRETCH)
     parts = torch.empty(runs, blocks, count + 1, count + 1, dtype=torch.float64, device=signals.device)
+    # Tiles and warps are the fastest of 36 on an H200, for 0.8 and for 4.9 million numbers a model.
     _multiply[(blocks, runs)](
-        signals, total, parts, width, *strides, COUNT=count, SIZE=MOST + 1, STRETCH=STRETCH, BLOCK=64
-    )
+        signals, total, parts, width, *strides,
+        COUNT=count, SIZE=MOST + 1, STRETCH=STRETCH, BLOCK=32, num_warps=2,
+    )  # fmt: skip
     next_round = runs * count
     _decide[(runs,)](
         parts.sum(dim=1), step_sizes, thresholds, values, at, tie, next_round,
         COUNT=count, SIZE=triton.next_power_of_2(count),
     )  # fmt: skip
-    _add[(triton.cdiv(width, 1024), runs)](
-        signals, total, values, thresholds, at, width, *strides, next_round, COUNT=count, BLOCK=1024
+    _add[(triton.cdiv(width, 512), runs)](
+        signals, total, values, thresholds, at, width, *strides, next_round, COUNT=count, BLOCK=512
     )
 
 
