@@ -83,6 +83,13 @@ def alone(data, batch, model, **how):
     return ordered(DataLoader(data, batch, sampler=DistributedSampler(data, 1, 0)), model, **how)
 
 
+def check_workers_of_a_fork_server():
+    data, model = numbered(24), network()
+    given = DataLoader(data, 4, shuffle=True, num_workers=1, multiprocessing_context="forkserver")
+    seen = of_all(next(train(model, ordered(given, model))))
+    assert sorted(u for steps in seen for batch in steps for u in batch) == list(range(24))
+
+
 def check_ddp_is_one_process_with_a_larger_batch():
     for n, workers, shard in ((100, 0, False), (96, 2, True)):
         data, net = numbered(n), network()
