@@ -301,14 +301,31 @@ def test_the_picture_shows_what_the_tables_say():
         assert re.search(rf"{order}\**\s*\|.*\| \**{re.escape(' · '.join(values))}", text), order
 
 
+def loaded(script):
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_clients_saved_is_told_the_same_beside_how_much_they_differ():
+    pytest.importorskip("matplotlib")
+    page = (DOCS / "federated.md").read_text()
+    measures, saved = loaded(DOCS / "figures" / "saved.py").tables(page)
+    assert len(measures) == 14
+    for name in measures:
+        told = re.search(rf"^\| {name}(?: a client)? \| \.\d+ \| (.*) % \|$", page, re.MULTILINE)[1]
+        least, *most = [int(n) for n in told.replace("−", "-").split(" to ")]
+        means = [sum(seeds) / len(seeds) for seeds in saved["FL-GraB"][name]]
+        assert [least, *(most or [least])] == pytest.approx([min(means), max(means)], abs=1), name
+    assert saved["BalancedCohorts"].keys() >= measures.keys()
+
+
 @pytest.fixture(scope="module")
 def formulas():
     pytest.importorskip("latex2mathml")
     pytest.importorskip("mkdocs")
-    spec = importlib.util.spec_from_file_location("formulas", DOCS / "extensions" / "formulas.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(DOCS / "extensions" / "formulas.py")
 
 
 @pytest.mark.parametrize(
