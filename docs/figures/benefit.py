@@ -72,7 +72,7 @@ def losses(axes: Axes, colours: dict[str, str]) -> None:
         epochs = np.arange(4, runs.shape[1] + 1) / 4
         axes.fill_between(epochs, smooth.min(axis=0), smooth.max(axis=0), color=colour, alpha=0.18, lw=0)
         axes.plot(epochs, smooth.mean(axis=0), style, color=colour, lw=2.2, label=name)
-    axes.set(title="Examples: lower loss, sooner", xlabel="epochs", ylabel="training loss")
+    axes.set(title="Examples: lower loss, sooner", xlabel="epochs", ylabel="training loss, 4 looks' mean")
     axes.legend(frameon=False, fontsize=9)
 
 

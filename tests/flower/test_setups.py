@@ -194,6 +194,11 @@ class Tutorial(FedAvg):
         return super().start(*args, **kwargs)
 
 
+def given_a_start(strategy):
+    strategy.start = lambda grid, arrays: None
+    return strategy
+
+
 class Legacy:
     def configure_fit(self):
         """As strategies of flwr.server have it."""
@@ -207,6 +212,7 @@ class SecAggPlusWorkflow:
     ("inner", "words"),
     [
         (Tutorial(), r"Tutorial has a start\(\) of its own.*aggregate_train"),
+        (given_a_start(FedAvg()), r"FedAvg has a start\(\) of its own"),
         (FedAvg, r"inner=FedAvg: this is a class; pass an instance, FedAvg\(\)"),
         (Legacy(), "a strategy of flwr.server, of another interface"),
         (SecAggPlusWorkflow(), "sums of updates only"),
@@ -422,6 +428,8 @@ def test_a_cut_off_line_of_the_history_is_passed_over(tmp_path):
     history.write_text(history.read_text()[:-20])
     result = ordered(state=tmp_path / "run").start(AppGrid(client_app()), model(), num_rounds=4)
     assert sorted(result.train_metrics_clientapp) == [1, 2, 4]
+    result = ordered(state=tmp_path / "run").start(AppGrid(client_app()), model(), num_rounds=5)
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 4, 5]
 
 
 def test_after_the_second_epoch_the_log_says_what_to_expect(caplog):
@@ -438,6 +446,14 @@ def test_after_the_second_epoch_the_log_says_what_to_expect(caplog):
             ordered().start(AppGrid(client_app(reply)), model(), num_rounds=4)
         assert caplog.text.count("clients differ by") == 1
         assert words in caplog.text
+
+
+def test_after_a_restart_in_the_second_epoch_the_log_says_that_it_cannot_tell(tmp_path, caplog):
+    ordered(state=tmp_path / "run").start(AppGrid(client_app()), model(), num_rounds=3)
+    with caplog.at_level(logging.INFO, "flwr"):
+        ordered(state=tmp_path / "run").start(AppGrid(client_app()), model(), num_rounds=4)
+    assert "clients differ by" not in caplog.text
+    assert caplog.text.count("how much clients differ is not known") == 1
 
 
 def test_the_end_of_a_run_is_told_in_a_few_lines(caplog):

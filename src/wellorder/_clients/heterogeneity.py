@@ -16,7 +16,7 @@ MOST = 2000
 ORDERS = 4
 """Orders made of the first visits, from shuffles of their own: one alone may be lucky."""
 MUCH, SOME, LITTLE = 0.25, 0.12, 0.06
-"""Where ordering was seen to save a third of the rounds or more, a quarter, and next to nothing."""
+"""Where ordering was seen to save about a third of the rounds, a quarter, and a tenth or less."""
 
 
 class Differences:
@@ -55,8 +55,8 @@ def heterogeneity(first: npt.ArrayLike, second: npt.ArrayLike, *, cohort: int = 
     .. math:: \frac{\varphi(\text{random}) - \varphi(\text{order})}{\|\sum_c p_c\|}
 
     of the second ones, :math:`\varphi` being the distance from the straight way, root mean square over the
-    ends of rounds. Above 0.25 ordering has saved a third of the rounds and more, below 0.06 next to
-    nothing.
+    ends of rounds. Above 0.25 ordering has saved about a third of the rounds (24 to 55 % in
+    the mean), below 0.06 a tenth or less.
 
     Parameters
     ----------

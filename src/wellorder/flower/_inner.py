@@ -67,7 +67,7 @@ def check_kind(inner: Any) -> None:
         kind = type(layer).__name__
         if getattr(layer, "orders_clients", False):
             raise ValueError("inner: it orders clients itself; wrap the strategy that is inside, once")
-        if type(layer).start is not Strategy.start:
+        if getattr(layer.start, "__func__", None) is not Strategy.start:  # a subclass's, or put on it
             raise ValueError(
                 f"inner: {kind} has a start() of its own, which would never be called; move what it does to "
                 "aggregate_train, configure_train or evaluate_fn, or into start() of a subclass of "

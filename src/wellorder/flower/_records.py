@@ -82,10 +82,14 @@ class History:
                 file.write(line + "\n")
 
     def load(self, rounds: int) -> None:
-        """Read the reports of the first ``rounds``; a line that a crash has cut off is passed over."""
+        """Read the reports of the first ``rounds``; one that a crash cut off is passed over, and ended."""
         if self.path is None or not self.path.exists():
             return
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+        text = self.path.read_text(encoding="utf-8", errors="replace")
+        if text and not text.endswith("\n"):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+        for line in text.splitlines():
             try:
                 row = json.loads(line)
                 kind, number, metrics = row["kind"], int(row["round"]), MetricRecord(row["metrics"])

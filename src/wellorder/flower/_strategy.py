@@ -450,6 +450,11 @@ class OrderedStrategy(Strategy):
         measure = self.federation.differences.value(self.federation.cohort)
         if np.isfinite(measure):
             LOG.info("[ORDER] clients differ by %.2f: %s", measure, expectation(measure))
+        else:
+            LOG.info(
+                "[ORDER] how much clients differ is not known: it takes two rounds of them that were seen in "
+                "both of the first two epochs, by a server that was not restarted meanwhile"
+            )
 
     def _summarised(self, first: int, seconds: float) -> None:
         """Log a run's end in a few lines, however many rounds it had."""
