@@ -58,7 +58,14 @@ def test_arrays_tensors_and_sparse_matrices_give_the_same_rows():
     x[x < 0.5] = 0
     plain = features(x, y)
     np.testing.assert_allclose(features(torch.from_numpy(x), torch.from_numpy(y)), plain, atol=1e-5)
-    np.testing.assert_allclose(features(sparse.csr_matrix(x), y), plain, atol=1e-5)
+    for kind in (
+        sparse.csr_matrix,
+        sparse.coo_matrix,
+        sparse.dia_matrix,
+        sparse.bsr_matrix,
+        sparse.csc_array,
+    ):
+        np.testing.assert_allclose(features(kind(x), y), plain, atol=1e-5)
     half = features(torch.from_numpy(x).bfloat16(), y)
     assert np.corrcoef(half.ravel(), plain.ravel())[0, 1] > 0.99
 
@@ -107,3 +114,18 @@ BAD = [
 def test_bad_input_is_named_with_its_cure(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_column_of_labels_is_one_label_for_each():
+    x, y = np.random.default_rng(0).normal(size=(6, 4)), np.array([0, 1, 0, 2, 1, 0])
+    np.testing.assert_array_equal(features(x, y[:, None]), features(x, y))
+    np.testing.assert_array_equal(features(None, y[:, None].astype(str)), features(None, y.astype(str)))
+
+
+def test_several_labels_may_be_sparse():
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is no dependency")
+    y = np.random.default_rng(0).integers(0, 2, (7, 9))
+    for size in (512, 4):
+        np.testing.assert_allclose(
+            features(None, sparse.csr_matrix(y), size=size), features(None, y, size=size), rtol=1e-6
+        )

@@ -38,7 +38,8 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
         Inputs: an array or tensor (n, …) of any shape, a scipy sparse matrix (token counts of texts), or None
         for labels alone (stratified shuffling).
     y
-        Labels: n integers, strings or booleans; an (n, classes) array of 0 and 1 for several labels each;
+        Labels: n integers, strings or booleans; an (n, classes) array of 0 and 1 for several labels each, or
+        a sparse matrix of them;
         real targets (n,) or (n, d); False to say that there are none. Left out, a warning tells what that
         costs.
     size
@@ -70,8 +71,7 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
         return marks  # type: ignore[return-value]
     if y is None:
         warnings.warn(WITHOUT_LABELS, UserWarning, stacklevel=2)
-    if not hasattr(x, "tocsr"):
-        x = _inputs(x)
+    x = x.tocsr() if hasattr(x, "tocsr") else _inputs(x)
     n = x.shape[0]
     if marks is not None and len(marks) != n:
         raise ValueError(f"y has {len(marks)} labels, x has {n} examples; pass one label for each")
@@ -88,6 +88,10 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
 
 def _labels(y: Any, size: int, seed: int) -> Floats:
     """One-hot labels, several labels, or standardised targets, as (n, at most size) numbers."""
+    if hasattr(y, "tocsr"):  # several labels of many
+        if y.shape[1] > size:
+            return np.asarray(y.tocsr() @ _mix(y.shape[1], size, seed), np.float32)
+        y = y.toarray()
     array = array_of("y", y, cure="pass integers, strings, 0/1 columns or real targets", kinds="fbiuUSO")
     if array.ndim == 0 or not array.size:
         raise ValueError(f"y={shown(y)}: pass one label for each example")
@@ -97,6 +101,8 @@ def _labels(y: Any, size: int, seed: int) -> Floats:
         raise ValueError(
             "y holds NaN or infinity: pass a label for each example, or leave those examples out"
         )
+    if array.ndim == 2 and array.shape[1] == 1:  # one column is one label for each
+        array = array[:, 0]
     whole = array.dtype.kind == "f" and array.ndim == 1 and bool((array == np.round(array)).all())
     if array.ndim == 1 and (array.dtype.kind in "biuUSO" or (whole and len(np.unique(array)) <= 1000)):
         names, places = np.unique(array, return_inverse=True)
@@ -115,9 +121,14 @@ def _labels(y: Any, size: int, seed: int) -> Floats:
         flat = (flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1)
         flat = np.concatenate([np.ones((len(flat), 1), np.float32), flat], axis=1)
     if flat.shape[1] > size:
-        mix = rng(seed, 0, "features.labels").standard_normal((flat.shape[1], size), np.float32)
-        return flat @ (mix / np.float32(np.sqrt(size)))
+        return flat @ _mix(flat.shape[1], size, seed)
     return flat
+
+
+def _mix(columns: int, size: int, seed: int) -> Floats:
+    """Random numbers by which many columns of labels become ``size``."""
+    mix = rng(seed, 0, "features.labels").standard_normal((columns, size), np.float32)
+    return mix / np.float32(np.sqrt(size))
 
 
 def _projected(
