@@ -245,6 +245,32 @@ def test_a_model_that_is_compiled_after_epoch_zero_is_compiled_once(make):
     assert len(graphs) == 1
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_run_that_goes_on_in_an_unobserved_epoch_is_heard_in_the_next_observed_one(make, compiled):
+    def made():
+        torch._dynamo.reset()
+        model, optimizer, loader = make(n=24)
+        quick = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+        return model, optimizer, loader, quick
+
+    _, optimizer, loader, quick = made()
+    for _ in range(3):
+        for batch in loader:
+            step(quick, optimizer, batch)
+    batches = iter(loader)
+    step(quick, optimizer, next(batches))
+    saved = loader.state_dict()
+    model, optimizer, loader, quick = made()
+    loader.load_state_dict(saved)
+    for at, batch in enumerate(loader):
+        step(quick, optimizer, batch)
+        assert compiled or at or not any(m._forward_hooks for m in model.modules())
+    before = loader.metrics()["order/row_age"]
+    for batch in loader:  # epoch 4 is observed
+        step(quick, optimizer, batch)
+    assert loader.metrics()["order/row_age"] < before
+
+
 # ---- workers ----
 
 

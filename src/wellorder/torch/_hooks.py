@@ -113,7 +113,7 @@ class LayerHooks:
         self.records, self.scaler = records, scaler
         self.left_out: dict[str, str] = {}
         self.heard: set[str] = set()
-        self.compiled = self.split = False
+        self.compiled = self.split = self._called = False
         self._readers = {layer.name: reader for layer, reader in readers.items()}
         self._strict = strict
         self._looks_at_ids: dict[str, tuple[int, Any]] = {}
@@ -138,8 +138,15 @@ class LayerHooks:
                 p.register_hook(self._reached) for p in self._model.parameters() if p.requires_grad
             ]
 
+    def called_plainly(self) -> None:
+        """A layer was called while the hooks do not listen, and no compiler looked on: they can go."""
+        self._called = True
+        if not self.compiled:
+            self.remove()
+
     def forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """A layer was called."""
+        self._called = True
         if not torch.is_grad_enabled() or (torch._C._are_functorch_transforms_active() and _vmapped()):
             return
         # Here and below: what every layer runs in every step is written to touch little.
@@ -252,10 +259,11 @@ class LayerHooks:
         """Listen no more until `attach`: take the hooks off, or off switch those that a graph was made with.
 
         A compiled graph does not notice that hooks come or go. It notices the switch, and there are two
-        graphs: one that is split at the hooks, and a whole one for when they do not listen.
+        graphs: one with the hooks, and one for when they do not listen. So a model that was never called
+        (after a resume) keeps its hooks until then: who calls it decides whether it is compiled.
         """
         self._switch.on = False
-        if not self.compiled:
+        if not self.compiled and self._called:
             self.remove()
 
     def remove(self) -> None:
@@ -347,6 +355,10 @@ class _LayerHook(WeakHook):
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if not self._switch.on:
+            if not torch.compiler.is_compiling() and not _compiler_looks_on():
+                hooks = self.owner()
+                if hooks is not None:
+                    hooks.called_plainly()
             return None
         if not torch.compiler.is_compiling():
             if _compiler_looks_on():  # a frame that it gave up has called us
