@@ -115,11 +115,16 @@ MUTATIONS = {
         "torch/_hooks.py",
         [
             (
-                "        self._switch.on = False\n        if not self.compiled:\n",
-                "        if not self.compiled:\n",
+                "        self._switch.on = False\n        if not self.compiled and",
+                "        if not self.compiled and",
             )
         ],
         f"{LOOPS}::test_a_compiled_graph_is_whole_in_all_epochs_and_made_twice_at_most",
+    ),
+    "a model that was never called loses its hooks": (
+        "torch/_hooks.py",
+        [("if not self.compiled and self._called:\n", "if not self.compiled:\n")],
+        f"{OBSERVE}::test_a_run_that_goes_on_in_an_unobserved_epoch_is_heard_in_the_next_observed_one",
     ),
     "the same examples are dropped in every epoch": (
         "torch/_batching.py",
