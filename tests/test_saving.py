@@ -161,3 +161,29 @@ def test_what_a_killed_writer_left_is_swept_by_the_next_reader_and_nothing_else_
         "mine",
         "s.npz",
     ]
+
+
+def outcome(path):
+    try:
+        return load_state(path)
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_flipped_bit_anywhere_is_refused_in_words_or_does_not_matter(tmp_path):
+    path, state = tmp_path / "s", {"x": np.arange(3.0), "at": 7, "deep": {"flag": np.array([True])}}
+    save_state(path, state)
+    good = path.read_bytes()
+    index = good.find(
+        b"PK\x01\x02"
+    )  # from here on every bit, where one can ask for a password or a missing codec
+    for place in [*range(0, 8 * index, 9), *range(8 * index, 8 * len(good))]:
+        raw = bytearray(good)
+        raw[place // 8] ^= 1 << place % 8
+        path.write_bytes(raw)
+        found = outcome(path)
+        if isinstance(found, str):
+            assert "cannot be read" in found
+        else:
+            np.testing.assert_array_equal(found["x"], state["x"])
+            assert (found["at"], found["deep"]["flag"].tolist()) == (7, [True])

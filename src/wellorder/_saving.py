@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -25,6 +26,13 @@ TEMPORARY = ".unfinished-"
 
 VALUES, CHECKSUM = "%values", "%checksum"
 """Entries of a state's file beside its arrays; a quoted name never begins like this."""
+
+DAMAGED = (
+    zipfile.BadZipFile, zlib.error, struct.error, KeyError, TypeError, ValueError, OSError, EOFError,
+    RuntimeError, MemoryError, OverflowError,
+)  # fmt: skip
+"""What reading a damaged file may raise. One flipped bit can ask for a password, a compression that Python
+does not have, or an array larger than the memory."""
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -115,7 +123,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         tree: dict[str, Any] = _tree(outline, arrays)
     except FileNotFoundError:
         raise
-    except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, ValueError, OSError, EOFError) as error:
+    except DAMAGED as error:
         raise ValueError(f"{os.fspath(path)!r} cannot be read ({error}); delete it to start anew") from error
     return tree
 

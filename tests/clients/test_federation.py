@@ -61,11 +61,15 @@ def test_a_policy_that_keeps_every_clients_signal_is_shown_sketches():
     assert pairs.sketch is None
 
 
-def test_a_model_without_floats_is_refused():
+def test_a_model_without_floats_is_refused_where_a_direction_is_asked_for():
     federation = Federation(PairGraB(), 2)
     federation.model = {"trees": np.zeros(9, np.uint8)}
-    with pytest.raises(ValueError, match="no floating-point arrays"):
-        federation.signal()
+    with pytest.raises(ValueError, match=r"no floating-point arrays.*use RandomReshuffling\(\)"):
+        federation.check_model()
+    federation = Federation(RandomReshuffling(), 2)
+    federation.model = {"trees": np.zeros(9, np.uint8)}
+    federation.check_model()
+    assert not federation.measure(federation.signal(), 0, federation.model).fault
 
 
 def test_nobody_there_is_said_at_once_when_it_is_late_and_waited_for_before():

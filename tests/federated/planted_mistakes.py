@@ -3,10 +3,11 @@
 QUEUE, FEDERATION, AVAILABILITY, UPDATES = (
     f"tests/clients/test_{name}.py" for name in ("queue", "federation", "availability", "updates")
 )
-SIMULATE, LOCAL, RESUME, MODELS = (
-    f"tests/federated/test_{name}.py" for name in ("simulate", "local_ordering", "resume", "batched_models")
+SIMULATE, LOCAL, RESUME, MODELS, STATEFUL = (
+    f"tests/federated/test_{name}.py"
+    for name in ("simulate", "local_ordering", "resume", "batched_models", "stateful_layers")
 )
-SAVING = "tests/test_saving.py"
+SAVING, SETUPS = "tests/test_saving.py", "tests/flower/test_setups.py"
 
 MUTATIONS = {
     "whoever was missed loses the first places": (
@@ -188,5 +189,40 @@ MUTATIONS = {
         "_saving.py",
         [("if _checksum(arrays) != told:", "if False:")],
         f"{SAVING}::test_a_file_whose_parts_do_not_belong_together_is_refused",
+    ),
+    "a flipped bit is an error of Python's": (
+        "_saving.py",
+        [("    RuntimeError, MemoryError,", "    MemoryError,")],
+        f"{SAVING}::test_a_flipped_bit_anywhere_is_refused_in_words_or_does_not_matter",
+    ),
+    "a server step moves running statistics": (
+        "federated/_round_loop.py",
+        [("rows[:, : self.layout.trained] for rows in (self", "rows for rows in (self")],
+        f"{STATEFUL}::test_a_server_step_leaves_running_statistics_alone",
+    ),
+    "a dropout that is called twice draws once": (
+        "federated/_stateful_layers.py",
+        [("        self.calls += 1\n", "")],
+        f"{STATEFUL}::test_a_dropout_that_is_called_twice_draws_twice",
+    ),
+    "mini-batches of one example are not looked for": (
+        "federated/_round_loop.py",
+        [('        if mode == "loop":  # elsewhere', "        if False:  # elsewhere")],
+        f"{STATEFUL}::test_a_mini_batch_of_one_example_that_batchnorm_cannot_take_is_refused",
+    ),
+    "a damaged state takes the round before with it": (
+        "flower/_memory.py",
+        [(" and not self._damaged:", ":")],
+        f"{SETUPS}::test_a_second_accident_after_a_damaged_state_leaves_the_round_before",
+    ),
+    "an update without a signal is kept from a strategy that can use it": (
+        "flower/_strategy.py",
+        [("if visit.fault and (visit.bad or alike)}", "if visit.fault}")],
+        f"{SETUPS}::test_an_update_that_gives_no_signal_still_reaches_a_strategy_that_aggregates_by_itself",
+    ),
+    "what to expect is said only where an epoch ends by itself": (
+        "flower/_strategy.py",
+        [("                self._say_what_to_expect(epoch)\n            if chosen", "            if chosen")],
+        f"{SETUPS}::test_a_second_epoch_that_is_closed_early_says_what_to_expect_too",
     ),
 }

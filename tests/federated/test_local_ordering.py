@@ -148,3 +148,10 @@ def test_local_means_for_every_client_are_refused_where_unaffordable():
     with pytest.raises(ValueError, match="use PairGraB, which keeps none"):
         check_policy(RandomReshuffling(), config, 6, 24, memory=100)
     check_policy(RandomReshuffling(), settings(local=PairGraB()), 6, 24, memory=100)
+
+
+def test_a_policy_that_may_take_a_client_twice_in_a_round_is_refused():
+    words = r"policy=WithReplacement\(\) may take a client twice.*RandomCohorts\(cohort=2\)"
+    with pytest.raises(ValueError, match=words):
+        simulate(linear(), regression(), wo.WithReplacement(), settings(local=RandomReshuffling()))
+    simulate(linear(), regression(), wo.RandomCohorts(2), settings(local=RandomReshuffling()))

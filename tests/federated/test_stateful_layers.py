@@ -11,7 +11,7 @@ from torch import nn
 from wellorder import PairGraB, RandomReshuffling
 from wellorder.federated import ClientData, Config, Partition, label_shards, simulate
 from wellorder.federated._minibatches import bits
-from wellorder.federated._stateful_layers import CountedDropout
+from wellorder.federated._stateful_layers import CountedDropout, set_keys
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +98,71 @@ def test_dropout_depends_on_the_seed_alone():
     assert not np.allclose(weights(seed=1)["0.weight"], first["0.weight"])
     none = simulate(dropped().eval(), rows(), RandomReshuffling(), settings(evaluate=0)).weights
     assert not np.allclose(none["0.weight"], first["0.weight"])
+
+
+class Twice(nn.Module):
+    """One layer of dropout, called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(5, 2), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.layer(self.dropout(self.dropout(x)))
+
+
+def test_a_dropout_that_is_called_twice_draws_twice():
+    layer = CountedDropout(0.5, False, 0)
+    set_keys([layer], torch.tensor(11))
+    masks = [layer(torch.ones(200)) for _ in range(3)]
+    assert not any(torch.equal(a, b) for a, b in ((masks[0], masks[1]), (masks[1], masks[2])))
+    set_keys([layer], torch.tensor(11))
+    assert torch.equal(layer(torch.ones(200)), masks[0]), "told anew, it begins anew"
+    torch.manual_seed(0)
+    model = Twice().double()
+    runs = [
+        simulate(model, rows(), PairGraB(), settings(batch=4, mode=mode)).weights["layer.weight"]
+        for mode in ("loop", "vmap")
+    ]
+    np.testing.assert_allclose(runs[0], runs[1], rtol=0, atol=1e-12)
+
+
+def test_a_server_step_leaves_running_statistics_alone():
+    data = rows()
+    data = ClientData(data.inputs * 0.1, data.labels, data.partition)
+    run = simulate(normed(), data, RandomReshuffling(), settings(epochs=3, server_step=1.9, local_steps=9))
+    assert np.isfinite(run.table["train_loss"]).all()
+    assert run.weights["1.running_var"].min() > 0
+    plain, strong = (
+        simulate(normed(), data, RandomReshuffling(), settings(epochs=1, server_step=eta)).weights
+        for eta in (1.0, 1.5)
+    )
+    np.testing.assert_array_equal(plain["1.running_var"], strong["1.running_var"])
+    assert not np.array_equal(plain["0.weight"], strong["0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "local", "fits"),
+    [
+        (8, 3, None, False),
+        (8, 2, None, True),
+        (8, 2, PairGraB(), False),
+        (17, 3, None, True),
+        (None, 3, None, True),
+    ],
+)
+def test_a_mini_batch_of_one_example_that_batchnorm_cannot_take_is_refused(batch, steps, local, fits):
+    whole = rows()
+    sizes = [range(17), range(17, 33), range(33, 48)]
+    data = ClientData(whole.inputs, whole.labels, Partition.of_lists([list(own) for own in sizes]))
+    config = settings(batch=batch, local_steps=steps, local=local, cohort=2)
+    if fits:
+        simulate(normed(), data, RandomReshuffling(), config)
+    else:
+        with pytest.raises(ValueError, match=r"batch=8: client 0 has 17 examples.*pass another batch"):
+            simulate(normed(), data, RandomReshuffling(), config)
+        torch.manual_seed(0)
+        simulate(nn.Linear(5, 2).double(), data, RandomReshuffling(), config)  # one that can
 
 
 def test_dropout_keeps_the_mean_and_drops_its_share():

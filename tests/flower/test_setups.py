@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +19,11 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
+    FedXgbBagging,
 )
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 
-from wellorder import PairGraB, RandomReshuffling
+from wellorder import IncrementalGradient, PairGraB, RandomReshuffling
 from wellorder._saving import load_state
 from wellorder.flower import OrderedStrategy, Tolerance
 
@@ -254,6 +256,97 @@ def test_replies_of_a_strategy_that_aggregates_by_itself_may_hold_more(caplog):
     np.testing.assert_array_equal(result.arrays["w"].numpy(), alone.arrays["w"].numpy())
 
 
+class OwnRecords(FedAvg):
+    """Averages arrays by name, whoever sent which, from records of its own names."""
+
+    def aggregate_train(self, server_round, replies):
+        held = [dict(reply.content.array_records["weights"]) for reply in replies if not reply.has_error()]
+        names = {name for arrays in held for name in arrays}
+        for name in names:
+            sent = [arrays[name].numpy() for arrays in held if name in arrays]
+            self.model = {**getattr(self, "model", {}), name: np.mean(sent, axis=0)}
+        whole = {name: Array(self.model.get(name, np.zeros(2, np.float32))) for name in ("a", "b")}
+        return ArrayRecord(whole), MetricRecord()
+
+
+def halves(records, me):
+    name = "a" if me < 2 else "b"
+    return {"weights": ArrayRecord({name: records["arrays"][name]}), "metrics": records["metrics"]}
+
+
+def with_controls(records, me):
+    controls = ArrayRecord({"c": Array(np.full(3, me))})
+    return {"weights": records["arrays"], "controls": controls, "metrics": records["metrics"]}
+
+
+def with_ambiguous_controls(records, me):
+    return {"weights": records["arrays"], "controls": records["arrays"], "metrics": records["metrics"]}
+
+
+@pytest.mark.parametrize(
+    ("reply", "silent"), [(halves, {"2", "3"}), (with_controls, set()), (with_ambiguous_controls, {*"0123"})]
+)
+def test_an_update_that_gives_no_signal_still_reaches_a_strategy_that_aggregates_by_itself(
+    reply, silent, caplog
+):
+    first = model(a=np.zeros(2, np.float32), b=np.zeros(2, np.float32))
+    strategy = ordered(OwnRecords(fraction_evaluate=0.0), IncrementalGradient())
+    with caplog.at_level(logging.INFO, "flwr"):
+        result = strategy.start(AppGrid(client_app(reply)), first, num_rounds=4)
+    assert "bad update" not in caplog.text
+    assert all(np.abs(result.arrays[name].numpy()).max() > 0 for name in "ab")
+    assert set(re.findall(r"client (\d) gives no signal", caplog.text)) == silent
+    assert [m["order-bad-updates"] for m in result.train_metrics_clientapp.values()] == [0] * 4
+
+
+def trees(count):
+    """A model of trees as XGBoost writes it, as far as bagging looks into it."""
+    booster = {
+        "gbtree_model_param": {"num_trees": str(count), "num_parallel_tree": "1"},
+        "trees": [{"id": i} for i in range(count)], "tree_info": [0] * count,
+        "iteration_indptr": list(range(count + 1)),
+    }  # fmt: skip
+    return json.dumps({"learner": {"gradient_booster": {"model": booster}}}).encode()
+
+
+def test_trees_have_no_direction_but_can_be_reshuffled(tmp_path):
+    def reply(records, me):
+        one = Array(np.frombuffer(trees(1), np.uint8))
+        return {**records, "arrays": ArrayRecord({"0": one})}
+
+    empty = model(**{"0": np.frombuffer(b"", np.uint8)})
+    grid = AppGrid(client_app(reply))
+    with pytest.raises(ValueError, match=r"no floating-point arrays.*use RandomReshuffling\(\)"):
+        ordered(FedXgbBagging(fraction_evaluate=0.0)).start(grid, empty)
+    assert grid.asked == []
+    for rounds in (3, 4):  # the model has grown when it is gone on with
+        settings = {"policy": RandomReshuffling(), "state": tmp_path / "run"}
+        strategy = ordered(FedXgbBagging(fraction_evaluate=0.0), **settings)
+        result = strategy.start(grid, empty, num_rounds=rounds)
+    assert cohorts_by_epoch(grid) == [[0, 1, 2, 3]] * 2
+    grown = json.loads(result.arrays["0"].numpy().tobytes())
+    assert grown["learner"]["gradient_booster"]["model"]["gbtree_model_param"]["num_trees"] == "8"
+
+
+def test_running_statistics_are_neither_a_signal_nor_amplified():
+    var = np.full(3, 4.0, np.float32)
+    first = model(w=np.zeros(3, np.float32), **{"bn.running_var": var})
+
+    def reply(records, me):
+        shrunk = {**dict(records["arrays"]), "bn.running_var": Array(np.full(3, 0.1 + me, np.float32))}
+        return {**records, "arrays": ArrayRecord(shrunk)}
+
+    grid, plain = AppGrid(client_app(reply)), AppGrid(client_app())
+    strategy = ordered(server_step=1.5)
+    result = strategy.start(grid, first, num_rounds=4)
+    alone = ordered(server_step=1.5).start(plain, model(), num_rounds=4)
+    assert strategy.federation.counts == ("w",)
+    assert grid.asked == plain.asked
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), alone.arrays["w"].numpy())
+    last = np.mean([0.1 + me for me in grid.asked[-1]])
+    np.testing.assert_allclose(result.arrays["bn.running_var"].numpy(), last, rtol=1e-6)
+
+
 class Saving(FedAvg):
     """The usual subclass: does something of its own, then averages as FedAvg does."""
 
@@ -362,6 +455,27 @@ def test_nodes_that_all_tell_the_same_name_are_refused():
         ordered().start(AppGrid(app, nodes=8), model())
 
 
+def test_nodes_that_join_later_under_one_name_are_warned_of(caplog):
+    app = client_app(names=False)
+
+    @app.query("wellorder")
+    def name(message, context):
+        me = context.node_config["partition-id"]
+        return Message(
+            RecordDict({"me": ConfigRecord({"name": str(me) if me < 4 else "laptop"})}), reply_to=message
+        )
+
+    grid = AppGrid(app)
+
+    def after(server_round, arrays):
+        if server_round == 1:
+            grid.nodes.update({200 + i: 4 + i for i in range(6)})
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        ordered().start(grid, model(), num_rounds=6, evaluate_fn=after)
+    assert caplog.text.count("6 connected nodes tell the name 'laptop', which makes them one client") == 1
+
+
 def test_waiting_is_logged_and_a_beginning_with_fewer_said(caplog):
     strategy = ordered(clients=20, tolerance=Tolerance(patience=0.3, poll=0.05))
     with caplog.at_level(logging.INFO, "flwr"):
@@ -390,10 +504,34 @@ def test_a_damaged_state_costs_one_round_not_the_history(tmp_path, caplog, damag
     assert sorted(rest.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_second_accident_after_a_damaged_state_leaves_the_round_before(tmp_path, monkeypatch):
+    state = tmp_path / "run"
+    ordered(state=state).start(AppGrid(client_app()), model(), num_rounds=4)
+    state.write_bytes(state.read_bytes()[:99])
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wellorder.flower._memory.save_state", full)
+        with pytest.raises(OSError, match="No space"):
+            ordered(state=state).start(AppGrid(client_app()), model(), num_rounds=6)
+    strategy = ordered(state=state)
+    strategy.start(AppGrid(client_app()), model(), num_rounds=4)
+    assert strategy.federation.rounds == 4
+    assert load_state(state)["rounds"] == 4
+    assert load_state(tmp_path / "run.previous")["rounds"] == 3
+
+
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"cohort": 4}, "cohort=4.*cohort=2"), ({"server_step": 1.5}, "server_step=1.5")]
+    ("settings", "words"),
+    [
+        ({"cohort": 4}, "cohort=4.*cohort=2"),
+        ({"server_step": 1.5}, "server_step=1.5"),
+        ({"signals": "sketch"}, "signals='sketch'.*saved with signals='auto'"),
+    ],
 )
-def test_a_state_of_another_cohort_or_step_is_refused(tmp_path, settings, words):
+def test_a_state_of_another_cohort_or_step_or_other_signals_is_refused(tmp_path, settings, words):
     state = tmp_path / "run"
     ordered(state=state).start(AppGrid(client_app()), model(), num_rounds=2)
     with pytest.raises(ValueError, match=words):
@@ -446,6 +584,19 @@ def test_after_the_second_epoch_the_log_says_what_to_expect(caplog):
             ordered().start(AppGrid(client_app(reply)), model(), num_rounds=4)
         assert caplog.text.count("clients differ by") == 1
         assert words in caplog.text
+
+
+def test_a_second_epoch_that_is_closed_early_says_what_to_expect_too(caplog):
+    grid = AppGrid(client_app(), nodes=8)
+
+    def after(server_round, arrays):
+        if server_round == 5:  # in the second epoch of eight clients
+            grid.nodes.pop(103)
+
+    with caplog.at_level(logging.INFO, "flwr"):
+        ordered(clients=8).start(grid, model(), num_rounds=9, evaluate_fn=after)
+    assert "epoch 1 is closed without" in caplog.text
+    assert caplog.text.count("clients differ by") == 1
 
 
 def test_after_a_restart_in_the_second_epoch_the_log_says_that_it_cannot_tell(tmp_path, caplog):

@@ -39,7 +39,10 @@ Tune = Annotated[bool, typer.Option("--tune", help="Search the step size in two 
 Rate = Annotated[float | None, typer.Option("--lr", help="The step size.", show_default="the paper's")]
 Clients = Annotated[int | None, typer.Option(help="Clients.", show_default="1000; quick: 50")]
 Sample = Annotated[
-    int | None, typer.Option("--train-sample", help="Training examples to evaluate on.", show_default="all")
+    int | None,
+    typer.Option(
+        "--train-sample", help="Training examples to evaluate on.", show_default="all; 500 with --quick"
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Precision = Annotated[
@@ -219,7 +222,8 @@ class Whereabouts:
         now = time.perf_counter()
         if self.lines and (self.seen in (1, 10) or now > self.said + SAID_EVERY):
             left = (now - self.began) / self.seen * (total - at)
-            typer.echo(f"round {at} of {total}, about {left / 60:.0f} minutes left", err=True)
+            told = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} minutes"
+            typer.echo(f"round {at} of {total}, about {told} left", err=True)
             self.said = now
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from wellorder._clients.heterogeneity import Differences
 from wellorder._clients.queue import Queue
 from wellorder._clients.tolerance import Tolerance
-from wellorder._clients.updates import Arrays, Signal, UnfitError, directions
+from wellorder._clients.updates import Arrays, NoSignalError, Signal, UnfitError, directions
 from wellorder._kernels.sketch import FlatSketch
 from wellorder._measure import strayed
 from wellorder._order import Keeps, Policy, keeps_of, permutes, rng
@@ -38,6 +38,8 @@ class Visit:
     probe: npt.NDArray[np.float64] | None = None
     short: npt.NDArray[np.float32] | None = None
     fault: str = ""
+    bad: bool = True
+    """Whether an update with a fault is a bad one; else it only has nothing that could be balanced."""
 
 
 @dataclass(frozen=True)
@@ -168,22 +170,29 @@ class Federation:
                 f"arrays: the model has lost {lost[0]}, which it was trained with; keep its arrays"
             )
         dim = sum(self.model[name].size for name in names)
-        if not dim:
-            raise ValueError(
-                "arrays: the model has no floating-point arrays that clients train: updates have no direction"
-            )
         most = SKETCH_WIDTH if keeps_of(self.queue.policy) is Keeps.ROWS else EXACT_UP_TO
         sketched = self.signals == "sketch" or (self.signals == "auto" and dim > most)
         if sketched and (self.sketch is None or len(self.sketch.signs) != dim):
             self.sketch = FlatSketch.draw(dim, SKETCH_WIDTH, self.queue.seed)
         return Signal.relative_to(self.model, names, sketch=self.sketch, cap=self.tolerance.norm_cap)
 
+    def check_model(self) -> None:
+        """Refuse a model whose updates have no direction, where the policy asks for one."""
+        policy = self.queue.policy
+        if policy.needs.at_visits() and not directions(self.model):
+            raise ValueError(
+                "arrays: the model has no floating-point arrays that clients train (trees have none), so "
+                f"updates have no direction for policy={policy!r}; use RandomReshuffling()"
+            )
+
     def measure(self, signal: Signal, client: int, arrays: Arrays) -> Visit:
         """Look at an update; one that cannot be balanced becomes a visit with a fault."""
+        if not signal.pieces:  # a model of trees, and a policy that asks for nothing
+            return Visit(client, arrays)
         try:
             row = signal.row(arrays)
         except UnfitError as error:
-            return Visit(client, {}, fault=str(error))
+            return Visit(client, {}, fault=str(error), bad=not isinstance(error, NoSignalError))
         kept = row if signal.sketch else None
         return Visit(client, arrays, kept, self.error.probe(row), self._shortened(row))
 
@@ -219,7 +228,7 @@ class Federation:
         figures = {
             "epoch": queue.epoch, "position": len(queue.visited), "clients": queue.size, "cohort": clients,
             "error": self.error.value(), "failures": len(failed), "missed": len(queue.missed),
-            "bad-updates": sum(bool(visit.fault) for visit in visits),
+            "bad-updates": sum(bool(visit.fault) and visit.bad for visit in visits),
         }  # fmt: skip
         if not len(queue) and queue.epoch >= 0:
             self.close()
@@ -249,8 +258,8 @@ class Federation:
             self.names.append(name)
 
     def _amplified(self, name: str, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if w.dtype.kind != "f" or (self.counts and name not in self.counts) or name not in self.first:
-            return w
+        if name not in (self.counts or directions(self.model)) or name not in self.first:
+            return w  # a variance that is moved on may become negative
         moved: npt.NDArray[Any] = w + (1 - self.server_step) * (self.first[name] - w)
         return moved.astype(w.dtype)
 
@@ -260,16 +269,18 @@ class Federation:
             "seed": self.queue.seed, "rounds": self.rounds, "names": self.names, "queue": self.queue.saved(),
             "error": {"sums": self.error.sums, "counts": list(self.error.counts)},
             "counts": list(self.counts), "cohort": self.cohort, "server_step": self.server_step,
-            "model": dict(self.model), "first": dict(self.first) if self.server_step != 1 else {},
+            "signals": self.signals, "model": dict(self.model),
+            "first": dict(self.first) if self.server_step != 1 else {},
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on where `saved` was; refuses another seed's or another policy's state."""
         seed = self.queue.seed
-        for name, own in (("seed", seed), ("cohort", self.cohort), ("server_step", self.server_step)):
+        settings = {"cohort": self.cohort, "server_step": self.server_step, "signals": self.signals}
+        for name, own in {"seed": seed, **settings}.items():
             if saved[name] != own:
                 raise ValueError(
-                    f"{name}={own}: this state was saved with {name}={saved[name]}; pass that one"
+                    f"{name}={own!r}: this state was saved with {name}={saved[name]!r}; pass that one"
                 )
         self.queue.restore(saved["queue"])
         self.names = list(saved["names"])

@@ -19,8 +19,16 @@ Report = tuple[Mapping[str, Collection[str]], Mapping[str, Mapping[str, Any]]]
 """The names of a reply's arrays by record, and its metrics by record and name."""
 
 
+STATISTICS = ("running_mean", "running_var")
+"""What PyTorch calls the running statistics of normalisation layers: means of activations, no direction."""
+
+
 class UnfitError(ValueError):
     """An update that must not enter the balancing sum, and why."""
+
+
+class NoSignalError(UnfitError):
+    """An update that holds nothing to balance: other arrays than the model's. It may still be a good one."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +78,11 @@ class Signal:
         theirs = {name: array.shape for name, array in arrays.items()}
         held = [name for name in self.pieces if name in arrays]
         if not held or any(theirs[name] != self.shapes[name] for name in held):
-            raise UnfitError(f"its arrays are {_told(theirs) or 'none'}, the model's {_told(self.shapes)}")
+            told = _told(theirs) or "none"
+            raise NoSignalError(f"its arrays are {told}, the model's {_told(self.shapes) or 'none'}")
         strange = [name for name in held if arrays[name].dtype.kind not in "fiub"]
         if strange:
-            raise UnfitError(f"its array {strange[0]} is of dtype {arrays[strange[0]].dtype}")
+            raise NoSignalError(f"its array {strange[0]} is of dtype {arrays[strange[0]].dtype}")
         local = [flat(arrays[name]) if name in arrays else mine for name, mine in self.pieces.items()]
         if self.sketch is not None and self.origin is not None:
             row: npt.NDArray[Any] = self.origin - self.sketch.of(local)
@@ -99,8 +108,16 @@ class Signal:
 
 
 def directions(arrays: Arrays) -> tuple[str, ...]:
-    """The names of the floating-point arrays."""
-    return tuple(name for name, array in arrays.items() if array.dtype.kind == "f")
+    """The names of the floating-point arrays that are trained.
+
+    >>> directions({"w": np.ones(2), "bn.running_var": np.ones(2), "bn.num_batches_tracked": np.array(7)})
+    ('w',)
+    """
+    return tuple(
+        name
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and name.rpartition(".")[2] not in STATISTICS
+    )
 
 
 def odd_ones(reports: Mapping[int, Report], weight: str, seen: Iterable[str] = ()) -> dict[int, str]:

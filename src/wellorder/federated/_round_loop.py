@@ -28,7 +28,7 @@ from wellorder.federated._local_ordering import LocalOrdering
 from wellorder.federated._local_training import Seen, Trainer, pick_mode, train_round
 from wellorder.federated._minibatches import RoundInputs, epoch_keys, shape_of, whole_batches
 from wellorder.federated._parameters import layout_of, tensors_of
-from wellorder.federated._stateful_layers import check_forward, with_counted_dropout
+from wellorder.federated._stateful_layers import check_forward, check_single_examples, with_counted_dropout
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 COORDINATES = 1024
@@ -139,6 +139,8 @@ class RoundLoop:
         few = torch.arange(min(2, len(data.labels)), device=device)
         ready = self.trainer._ready(self.store.plain(few))
         check_forward(net, ready, self.store.labels[few], loss)
+        if mode == "loop":  # elsewhere short mini-batches are padded
+            check_single_examples(net, ready[:1], data.partition.sizes, config)
         rows = [self.layout.flat(tensors_of(model)) for model in models]
         self.servers = torch.stack(rows).to(device, dtype)
         self.step_sizes = torch.tensor([own.step_size for _, own in jobs], dtype=dtype, device=device)
@@ -185,8 +187,9 @@ class RoundLoop:
             self.underway = Underway([self._plan(r, run) for r, run in enumerate(self.runs)], before)
         self.train(epoch, self.underway)
         eta, before = self.config.server_step, self.underway.first
-        if eta != 1:
-            self.servers.copy_(self.servers + (1 - eta) * (before - self.servers))
+        if eta != 1:  # parameters alone: a variance that is moved on may become negative
+            servers, before = (rows[:, : self.layout.trained] for rows in (self.servers, before))
+            servers.copy_(servers + (1 - eta) * (before - servers))
         self.underway = None
         for run in self.runs:
             run.orders.append(np.concatenate([run.queue.visited, run.queue.missed]))

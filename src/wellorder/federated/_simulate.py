@@ -21,7 +21,7 @@ from wellorder._clients.availability import Always
 from wellorder._clients.queue import check_draws
 from wellorder._datasets.networks import network
 from wellorder._notebook import axes_for, html_table, plot_series, some_of
-from wellorder._order import Keeps, Order, Policy, describe, keeps_of, policy_of
+from wellorder._order import Keeps, Order, Policy, describe, keeps_of, permutes, policy_of
 from wellorder._saving import load_state, save_state, sweep
 from wellorder.federated._batched_models import Loss
 from wellorder.federated._client_data import ClientData
@@ -392,6 +392,11 @@ def check_policy(policy: Policy[Any], config: Config, n: int, width: int, memory
     local = config.local
     if local is None:
         return
+    if not permutes(policy) and not hasattr(policy, "sampler"):
+        raise ValueError(
+            f"policy={policy!r} may take a client twice in one round, and local={local!r} orders one visit "
+            f"after the other; use RandomCohorts(cohort={config.cohort}) or RandomReshuffling(), or no local"
+        )
     if local.needs.at_start(0):
         raise ValueError(
             f"local={local!r} needs fresh gradients of every mini-batch; use PairGraB or RandomReshuffling"

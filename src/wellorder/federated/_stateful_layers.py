@@ -2,7 +2,7 @@
 
 BatchNorm in training mode normalises by the statistics of each local mini-batch; its running statistics are
 part of what a client sends, and the server averages them as it averages parameters. Frozen (``layer.eval()``)
-they stay as they are. Dropout draws by counter: from the seed, the epoch, the visit, the step and the layer.
+they stay as they are. Dropout draws by counter: from the seed, epoch, visit and step, the layer and its call.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from wellorder._arguments import instance_of
 from wellorder._kernels.random_bits import GOLDEN
+from wellorder.federated._config import Config
 from wellorder.federated._minibatches import bits, signed
 
 Named = dict[str, Tensor]
@@ -22,19 +25,23 @@ _DROPPED = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class CountedDropout(nn.Module):
-    """`nn.Dropout` (and its kin for whole channels) whose mask is a function of ``key``."""
+    """`nn.Dropout` (and its kin for whole channels) whose mask is a function of ``key`` and of the call."""
 
     def __init__(self, p: float, whole: bool, number: int) -> None:
         super().__init__()
         self.p, self.whole, self.number = p, whole, number
         self.key: Tensor | None = None
+        self.calls = 0
+        """How often it was called since it was told what to draw from."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.key is None:
             return x
         shape = x.shape[:2] if self.whole and x.ndim > 2 else x.shape
         index = torch.arange(shape.numel(), device=x.device)
-        noise = bits(self.key + signed(GOLDEN) * self.number, index) >> 40 & 0xFFFFFF
+        key = self.key if not self.calls else bits(self.key, torch.full_like(self.key, self.calls))
+        self.calls += 1
+        noise = bits(key + signed(GOLDEN) * self.number, index) >> 40 & 0xFFFFFF
         kept = (noise.view(shape) >= self.p * 2**24).to(x.dtype) / (1 - self.p)
         return x * kept.view(*shape, *(1,) * (x.ndim - len(shape)))
 
@@ -61,7 +68,7 @@ def with_counted_dropout(model: nn.Module) -> nn.Module:
 def set_keys(layers: list[CountedDropout], key: Tensor | None) -> None:
     """Tell the layers of one lane what to draw from, until they are told anew."""
     for layer in layers:
-        layer.key = key
+        layer.key, layer.calls = key, 0
 
 
 def running_statistics(model: nn.Module) -> Named:
@@ -118,3 +125,28 @@ def check_forward(
             f"loss: it returns shape {tuple(told.shape)} for {len(labels)} examples; return one for each, "
             "e.g. with reduction='none'"
         )
+
+
+def check_single_examples(
+    model: nn.Module, one: Tensor, sizes: npt.NDArray[np.int64], config: Config
+) -> None:
+    """Refuse mini-batches of one example where the model cannot take them, as BatchNorm often cannot.
+
+    ``one`` is an example of the shape that the model takes.
+    """
+    batch = config.batch or int(sizes.max())
+    count = -(-sizes // batch)
+    # Without an order of their own, later mini-batches of a pass than a visit has steps never come.
+    alone = (sizes - (count - 1) * batch == 1) & ((count <= config.local_steps) | (config.local is not None))
+    if not alone.any():
+        return
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(model)(one)
+    except (RuntimeError, ValueError) as error:
+        client = int(np.flatnonzero(alone)[0])
+        raise ValueError(
+            f"batch={config.batch}: client {client} has {sizes[client]} examples, so that one of its "
+            f"mini-batches is a single one, which the model cannot take ({str(error).splitlines()[0]}); pass "
+            "another batch, leave such clients out, or freeze normalisation with eval()"
+        ) from error

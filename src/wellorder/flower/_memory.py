@@ -26,6 +26,8 @@ class Memory:
     def __init__(self, path: Path | None, layers: Sequence[Any]) -> None:
         self.path, self._layers = path, layers
         self._new = [snapshot(layer) for layer in layers]
+        self._damaged = False
+        """Whether the file could not be read: then the round before must not give way to it."""
         if path is not None:
             _try(path)
 
@@ -39,13 +41,14 @@ class Memory:
         if self.path is None or previous is None:
             return
         inner = [remembered(layer, new) for layer, new in zip(self._layers, self._new, strict=True)]
-        if self.path.exists():
+        if self.path.exists() and not self._damaged:
             previous.unlink(missing_ok=True)
             try:
                 previous.hardlink_to(self.path)
             except OSError:  # not every file system has them
                 shutil.copyfile(self.path, previous)
         save_state(self.path, {**federation, "inner": {f"{depth}": own for depth, own in enumerate(inner)}})
+        self._damaged = False
 
     def load(self, given: Mapping[str, list[int]]) -> dict[str, Any] | None:
         """What was saved last, or, if that is damaged, the round before; None if there is nothing.
@@ -61,11 +64,12 @@ class Memory:
             if not previous.exists():
                 raise
             LOG.error("[ORDER] %s; going on from the round before", error)
-            saved = load_state(previous)
+            saved, self._damaged = load_state(previous), True
         told = f"state={str(self.path)!r}"
-        if not {"model", "inner", "queue", "counts", "cohort"} <= saved.keys():
+        if not {"model", "inner", "queue", "counts", "cohort", "signals"} <= saved.keys():
             raise ValueError(f"{told} was not saved by this strategy; delete it to start anew")
-        theirs = {name: list(array.shape) for name, array in saved["model"].items()}
+        kept = saved["model"]
+        theirs = {name: list(kept[name].shape) for name in kept if kept[name].dtype.kind == "f"}  # trees grow
         if any(given.get(name) != shape for name, shape in theirs.items()):
             raise ValueError(
                 f"{told} holds a model with arrays {theirs}, initial_arrays are {dict(given)}; "

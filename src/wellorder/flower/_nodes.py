@@ -43,13 +43,15 @@ class Nodes:
     """Nodes that were not reached, and when they are asked again."""
     since: float = -math.inf
     """When a node was asked last."""
+    warned: tuple[str, int] = ("", 0)
+    """The name that so many nodes told, when that was last warned of."""
 
     def pending(self, patience: float) -> bool:
         """Whether nodes asked lately have not yet told their names; one may take a dead node's place."""
         return bool(self.asked) and time.monotonic() < self.since + patience
 
     def look(self, grid: Grid, refuse: bool = False) -> list[str]:
-        """Find out who is connected; returns the names. ``refuse``: raise if many tell the same one."""
+        """Find out who is connected; returns the names. If many tell the same one, ``refuse`` or warn."""
         nodes = {info.node_id: info for info in grid.get_nodes()}
         self.known = {node: name for node, name in self.known.items() if name or node in nodes}
         self.told = {node: name for node, name in self.told.items() if node in nodes}
@@ -74,8 +76,7 @@ class Nodes:
                 name = _told_name(reply) or self._fallback(node, nodes[node].public_key, reply)
                 if name:
                     self._call(node, name)
-        if refuse:
-            self._check_names()
+        self._check_names(refuse)
         self.of = {name: node for node, name in self.known.items() if node in nodes and name}
         return list(self.of)
 
@@ -87,14 +88,20 @@ class Nodes:
                 self.known[other] = ""
         self.known[node] = self.told[node] = name
 
-    def _check_names(self) -> None:
-        """Refuse a ClientApp that tells every node the same name."""
+    def _check_names(self, refuse: bool) -> None:
+        """Tell of a ClientApp that gives every node the same name."""
         name, count = Counter(self.told.values()).most_common(1)[0] if self.told else ("", 0)
-        if count >= SAME:
-            raise ValueError(
-                f"{count} connected nodes tell the name {name!r}, which would make them one client; let "
-                '@app.query("wellorder") answer with a name of the node\'s own, such as its partition-id'
-            )
+        if count < SAME:
+            return
+        text = (
+            f"{count} connected nodes tell the name {name!r}, which makes them one client; let "
+            '@app.query("wellorder") answer with a name of the node\'s own, such as its partition-id'
+        )
+        if refuse:
+            raise ValueError(text)
+        if (name, count) != self.warned:  # no run is ended for it: a node that dies often looks the same
+            LOG.warning("[ORDER] %s", text)
+            self.warned = name, count
 
     def _fallback(self, node: int, key: bytes, reply: Message) -> str:
         """Name a node whose ClientApp cannot tell; one that was not reached is asked again later."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,16 @@ def report_of(reply: Message) -> tuple[dict[str, list[str]], dict[str, Any]]:
     return arrays, {name: dict(record) for name, record in content.metric_records.items()}
 
 
-def reply_arrays(reply: Message, key: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a reply: those under the strategy's key, or of its only record; none if unreadable."""
+def reply_arrays(reply: Message, key: str, model: Collection[str]) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a reply; none if they cannot be read, or told from others.
+
+    They are under the strategy's key, or in its only record, or in the only one that names the model's.
+    """
     records = dict(reply.content.array_records)
-    record = records.get(key) if key in records or len(records) != 1 else next(iter(records.values()))
+    likely = [record for record in records.values() if not set(record).isdisjoint(model)]
+    fitting = [records[key]] if key in records else likely if len(records) > 1 else list(records.values())
     try:
-        return arrays_of(record) if record is not None else {}
+        return arrays_of(fitting[0]) if len(fitting) == 1 else {}
     except (TypeError, ValueError):
         return {}
 

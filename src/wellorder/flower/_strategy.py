@@ -241,8 +241,10 @@ class OrderedStrategy(Strategy):
         figures = federation.take(signal, visits, list(failed), moved is not None)
         self._given = self._given if moved is None else self._as_record()
         self._log(figures, failed, bad)
-        if epoch == 1 < federation.queue.epoch:
-            self._say_what_to_expect()
+        for visit in visits:
+            if visit.fault and visit.client not in bad:
+                LOG.info("[ORDER] client %s gives no signal: %s", self.names[visit.client], visit.fault)
+        self._say_what_to_expect(epoch)
         metrics = MetricRecord() if metrics is None else metrics
         metrics.update({f"order-{name}": value for name, value in figures.items()})
         self._history.add("train", self._round, metrics)
@@ -300,6 +302,7 @@ class OrderedStrategy(Strategy):
                     chosen = self._whole_cohort(present, late)
             if queue.epoch > epoch:
                 self._say_epoch(epoch, waiting, len(present), time.monotonic() - began)
+                self._say_what_to_expect(epoch)
             if chosen is not None:
                 return chosen
             self._say_waiting(len(present))
@@ -346,6 +349,7 @@ class OrderedStrategy(Strategy):
         """Take a new model from outside."""
         self._record, self._views = record, arrays_of(record)
         self.federation.model = self._views
+        self.federation.check_model()
 
     def _as_record(self) -> ArrayRecord:
         """The model as a record: the one held, unless an epoch's end has changed the arrays."""
@@ -385,7 +389,8 @@ class OrderedStrategy(Strategy):
     ) -> tuple[list[Visit], Signal]:
         """Look at the answers, before the inner strategy does."""
         key = told(self.inner, "arrayrecord_key", "arrays")
-        arrays = {client: reply_arrays(reply, key) for client, reply in answers if client not in odd}
+        model = self.federation.model
+        arrays = {client: reply_arrays(reply, key, model) for client, reply in answers if client not in odd}
         signal = self.federation.signal(set().union(*arrays.values()))
         return [
             Visit(client, {}, fault=odd[client])
@@ -400,11 +405,13 @@ class OrderedStrategy(Strategy):
         """The inner strategy's model and metrics, and the bad updates, which it is spared.
 
         Replies that it cannot combine are a failed round, not the run's end. A strategy that aggregates by
-        itself is handed all; if it then finds them inconsistent, it is asked once more, without the odd ones.
+        itself is handed those that give no signal, too; if it then finds them inconsistent, it is asked once
+        more, without the odd ones.
         """
-        bad = {visit.client: visit.fault for visit in visits if visit.fault}
+        alike = averages(self.inner)
+        bad = {visit.client: visit.fault for visit in visits if visit.fault and (visit.bad or alike)}
         errors = [reply for _, reply in failed.values() if reply]
-        for last in (averages(self.inner), True):
+        for last in (alike, True):
             drop = bad if self.tolerance.bad_updates == "drop" else {}
             good = [reply for client, reply in answers if client not in drop]
             if not good and not accounts(self.inner):  # an accountant must hear that its round is over
@@ -446,7 +453,10 @@ class OrderedStrategy(Strategy):
                 fault,
             )
 
-    def _say_what_to_expect(self) -> None:
+    def _say_what_to_expect(self, before: int) -> None:
+        """Say, once the second epoch is over, what ordering may save; ``before`` was the epoch until now."""
+        if not before <= 1 < self.federation.queue.epoch:
+            return
         measure = self.federation.differences.value(self.federation.cohort)
         if np.isfinite(measure):
             LOG.info("[ORDER] clients differ by %.2f: %s", measure, expectation(measure))
