@@ -123,3 +123,47 @@ def test_several_labels_may_be_sparse():
         np.testing.assert_allclose(
             features(None, sparse.csr_matrix(y), size=size), features(None, y, size=size), atol=1e-6
         )
+
+
+def test_an_offset_far_above_the_spread_hides_nothing():
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(300, 6)), draw.normal(size=300)
+    plain = features(x, y)
+    for other in (features(x + 1e7, y), features(x, 1.7e9 + 5 * y), features(1e7 + x, np.c_[y * 1e200])):
+        np.testing.assert_allclose(other, plain, atol=1e-4)
+    whole = draw.integers(0, 10**6, (300, 2))
+    np.testing.assert_allclose(features(None, whole), features(None, whole.astype(float)))
+    assert np.abs(features(None, whole)).max() < 4
+
+
+def test_a_column_that_decides_every_projection_is_warned_of():
+    x, y = np.random.default_rng(0).normal(size=(50, 6)), np.arange(50) % 2
+    x[:, 2] *= 1e5
+    with pytest.warns(UserWarning, match=r"x: column 2 varies \d+ times as much.*StandardScaler"):
+        features(x, y, size=6)
+
+
+def test_labels_of_mixed_kinds_are_told_apart():
+    mixed = np.array(["1", 1, "b", np.int64(2), 1, True], object)
+    rows = features(None, mixed)
+    same = (rows[:, None] == rows[None]).all(-1)
+    assert same.sum() == len(mixed) + 6  # three of them are equal to 1
+
+
+SPARSE = [
+    (lambda s: features(None, s.csr_matrix(np.full((3, 9), np.nan)), size=4), "y holds NaN"),
+    (lambda s: features(s.coo_array(np.arange(3.0)), [0, 1, 0]), r"x of shape \(3,\): pass a sparse matrix"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), SPARSE)
+def test_bad_sparse_input_is_named_with_its_cure(call, words):
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is no dependency")
+    with pytest.raises(ValueError, match=words):
+        call(sparse)
+
+
+def test_a_sparse_column_of_labels_may_have_one_dimension():
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is no dependency")
+    y = np.array([0, 2, 1, 0])
+    np.testing.assert_array_equal(features(None, sparse.coo_array(y)), features(None, y))

@@ -126,6 +126,21 @@ MUTATIONS = {
         [("if not self.compiled and self._called:\n", "if not self.compiled:\n")],
         f"{OBSERVE}::test_a_run_that_goes_on_in_an_unobserved_epoch_is_heard_in_the_next_observed_one",
     ),
+    "given rows stay beside observed ones of their length": (
+        "torch/_observing.py",
+        [("if given and forget is not None and not", "if False and not")],
+        f"{OBSERVE}::test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come",
+    ),
+    "an order is waited for by a join that can be interrupted": (
+        "torch/_schedule.py",
+        [
+            (
+                "        while not self._wait(PATIENCE):\n            self._say()\n",
+                "        self._thread.join()\n",
+            )
+        ],
+        f"{OBSERVE}::test_after_an_interrupt_at_an_epochs_end_the_loop_may_go_on",
+    ),
     "the same examples are dropped in every epoch": (
         "torch/_batching.py",
         [("(epoch * rest + np.arange(rest)) % places", "np.arange(rest)")],
@@ -205,7 +220,7 @@ MUTATIONS = {
         "torch/_loader.py",
         [
             (
-                "        if self._observer.running_error.sums:\n            self._seen_in",
+                "        if self._observer.learnt:\n            self._seen_in",
                 "        if self.observing:\n            self._seen_in",
             )
         ],

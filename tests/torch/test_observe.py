@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -33,7 +34,7 @@ from wellorder import (
 )
 from wellorder._order import shuffled
 from wellorder.torch import MicroBatch, OrderedLoader, Sketch, _observing, ordered
-from wellorder.torch._schedule import schedule_of
+from wellorder.torch._schedule import advanced, schedule_of
 
 AUTO = [0, 1, 2, 4, 8, 16]
 
@@ -455,6 +456,58 @@ def test_an_interrupt_never_hangs_on_the_thread(where):
     assert (done.stdout == "stopped at 0 2\n") is (where == "end")
 
 
+GOES_ON = """
+import os, signal, threading, time
+import numpy as np, torch
+from dataclasses import dataclass
+from torch.utils.data import DataLoader, TensorDataset
+from wellorder import Steering
+from wellorder.torch import ordered
+
+@dataclass(frozen=True)
+class Slow(Steering):
+    def advance(self, state):
+        time.sleep(2)
+        return super().advance(state)
+
+data = TensorDataset(torch.arange(8))
+loader = ordered(DataLoader(data, 4), policy=Slow(), rows=np.eye(8))
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for batch in loader:
+        pass                   # the epoch's end waits
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+print(sorted(int(x) for (batch,) in loader for x in batch), loader.epoch)
+"""
+
+
+def test_after_an_interrupt_at_an_epochs_end_the_loop_may_go_on():
+    """Python takes a thread for ended whose `join` was interrupted; the order is waited for all the same."""
+    done = subprocess.run([sys.executable, "-c", GOES_ON], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"stopped\n{list(range(8))} 2\n", done.stderr
+
+
+def test_who_waits_long_for_an_order_is_told_how_far_it_is(make, monkeypatch, capsys):
+    monkeypatch.setattr("wellorder.torch._schedule.PATIENCE", 0.02)
+
+    class Late(Steering):
+        def advancing(self, state):
+            yield state.order[:10]
+            time.sleep(0.2)
+            yield state.order[10:]
+            return self.open(state, state.epoch + 1)
+
+        def advance(self, state):
+            return super().advance(state)
+
+    _, _, loader = make(Late(), with_model=False, rows=known_rows())
+    list(loader)
+    assert "wellorder: waiting for the order of epoch 1: 10 of 30 units\n" in capsys.readouterr().err
+    advanced(Late(), loader._observer.state)
+    assert "of epoch 2: 30 of 30 units" in capsys.readouterr().err
+
+
 # ---- resume ----
 
 
@@ -652,6 +705,54 @@ def test_given_rows_shape_epoch_zero_and_observed_ones_the_rest(make, train):
     assert loader.report().rows == "200 of 200 units, last seen in epoch 0"
 
 
+@pytest.mark.parametrize("policy", [Steering(), Herding(2)], ids=str)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come(policy, resumed, make):
+    """A feature's and a gradient's row have no inner product, also where an epoch is left half-way."""
+    _, _, plain = make(policy, n=40)
+    length = plain.spec.size if plain.spec is not None else 0
+    model, optimizer, loader = make(policy, n=40, rows=1e6 * np.ones((40, length), np.float32))
+    seen = set()
+    for batch in loader:
+        seen |= set(loader.units.tolist())
+        step(model, optimizer, batch)
+        if resumed and len(seen) == 8:
+            state = loader.state_dict()
+            model, optimizer, loader = make(policy, n=40, rows=np.zeros((40, length), np.float32))
+            loader.load_state_dict(state)
+            break
+        if len(seen) == 24:
+            break
+    if resumed:
+        for batch in itertools.islice(loader, 2):
+            seen |= set(loader.units.tolist())
+            step(model, optimizer, batch)
+    next(iter(loader))  # opens the next epoch
+    state = loader._observer.state
+    assert state.rows.shape[1] == length
+    assert set(np.flatnonzero(state.known).tolist()) == seen
+    assert np.abs(state.rows).max() < 1e5
+    assert loader.report().rows == "24 of 40 units, last seen in epoch 0"
+
+
+def test_given_rows_stay_if_all_that_was_observed_is_not_finite(make):
+    model, optimizer, loader = make(rows=known_rows())
+    for batch in loader:
+        optimizer.zero_grad()
+        (functional.cross_entropy(model(batch[0]), batch[1]) * float("nan")).backward()
+    assert loader.report().rows == "30 of 30 units, given before training"
+
+
+def test_an_epoch_with_a_nan_in_every_batch_is_seen_all_the_same(make):
+    model, _, loader = make()
+    for x, y in loader:
+        losses = functional.cross_entropy(model(x), y, reduction="none")
+        (losses * torch.tensor([float("nan")] + [1.0] * (len(y) - 1))).mean().backward()
+        model.zero_grad()
+    assert loader.report().rows == "26 of 30 units, last seen in epoch 0"
+    assert loader.metrics()["order/row_age"] == 1
+
+
 def test_given_rows_serve_until_an_epoch_is_observed(make, train):
     rows = known_rows()
     model, _, loader = make(rows=rows, observe=lambda epoch: epoch == 2)
@@ -797,6 +898,13 @@ def test_the_report_says_in_words_what_is_known_and_from_when(make, train):
     assert "% of the time so far" in text
     _, _, other = make(PairGraB())
     assert "known        none kept" in str(other.report())
+    assert [(epoch, seen) for epoch, seen, _ in loader.report().latest] == list(
+        enumerate([True, True, True, False])
+    )
+    assert re.search(r"last epochs +0 \(observed\) .* %, .*2 \(observed\) .* %, 3 \d+\.\d %", text)
+    model, _, other = make(with_model=False, rows=known_rows())
+    train(other, model, 2)
+    assert "no step was observed" in str(other.report())
 
 
 @pytest.mark.parametrize("leave", ["break", "islice"])

@@ -40,9 +40,7 @@ Rate = Annotated[float | None, typer.Option("--lr", help="The step size.", show_
 Clients = Annotated[int | None, typer.Option(help="Clients.", show_default="1000; quick: 50")]
 Sample = Annotated[
     int | None,
-    typer.Option(
-        "--train-sample", help="Training examples to evaluate on.", show_default="all; 500 with --quick"
-    ),
+    typer.Option("--train-sample", help="Training examples to evaluate on.", show_default="all; quick: 500"),
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Precision = Annotated[

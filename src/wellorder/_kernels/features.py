@@ -16,6 +16,13 @@ Floats = npt.NDArray[np.float32]
 AT_ONCE = 1 << 24
 """Numbers of inputs that are looked at together: 64 MB as float32."""
 NUMBERS = "pass numbers, one example after the other; texts as token counts (a sparse matrix)"
+NO_LABEL = "y holds NaN or infinity: pass a label for each example, or leave those examples out"
+NAMES = (str, int, np.integer, np.bool_)
+"""What a label of mixed kinds may be."""
+SOME = 4096
+"""Examples by which a column's offset and spread are judged."""
+FAR, UNEVEN = 1e3, 1e3
+"""A column's offset by its spread from which on it is taken off first; and its spread by other columns'."""
 LONG = 1 << 31
 """Products from which on progress is shown."""
 WITHOUT_LABELS = (
@@ -71,6 +78,8 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
         return marks  # type: ignore[return-value]
     if y is None:
         warnings.warn(WITHOUT_LABELS, UserWarning, stacklevel=2)
+    if hasattr(x, "tocsr") and len(x.shape) != 2:
+        raise ValueError(f"x of shape {x.shape}: pass a sparse matrix, a row for each example")
     x = x.tocsr() if hasattr(x, "tocsr") else _inputs(x)
     n = x.shape[0]
     if marks is not None and len(marks) != n:
@@ -89,40 +98,57 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
 def _labels(y: Any, size: int, seed: int) -> Floats:
     """One-hot labels, several labels, or standardised targets, as (n, at most size) numbers."""
     if hasattr(y, "tocsr"):  # several labels of many
-        if y.shape[1] > size:
-            return np.asarray(y.tocsr() @ _mix(y.shape[1], size, seed), np.float32)
+        if len(y.shape) > 1 and y.shape[1] > size:
+            many = y.tocsr()
+            if not np.isfinite(many.data).all():
+                raise ValueError(NO_LABEL)
+            return np.asarray(many @ _mix(y.shape[1], size, seed), np.float32)
         y = y.toarray()
     array = array_of("y", y, cure="pass integers, strings, 0/1 columns or real targets", kinds="fbiuUSO")
     if array.ndim == 0 or not array.size:
         raise ValueError(f"y={shown(y)}: pass one label for each example")
-    if array.dtype.kind == "O" and not all(isinstance(label, str | int) for label in array.ravel()):
+    if array.dtype.kind == "O" and not all(isinstance(label, NAMES) for label in array.ravel()):
         raise ValueError(f"y={shown(y)}: pass integers, strings, 0/1 columns or real targets")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(
-            "y holds NaN or infinity: pass a label for each example, or leave those examples out"
-        )
+        raise ValueError(NO_LABEL)
     if array.ndim == 2 and array.shape[1] == 1:  # one column is one label for each
         array = array[:, 0]
     whole = array.dtype.kind == "f" and array.ndim == 1 and bool((array == np.round(array)).all())
+    whole = whole and bool(np.abs(array).max() < 2**53)  # beyond, every number is whole
     if array.ndim == 1 and (array.dtype.kind in "biuUSO" or (whole and len(np.unique(array)) <= 1000)):
-        names, places = np.unique(array, return_inverse=True)
-        if (
-            len(names) > size
-        ):  # classes share numbers: each has a few random signs instead of a place of its own
-            plus = rng(seed, 0, "features.labels").random((len(names), size)) < 0.5
+        count, places = _numbered(array)
+        if count > size:  # classes share numbers: each has a few random signs instead of a place of its own
+            plus = rng(seed, 0, "features.labels").random((count, size)) < 0.5
             signs = np.where(plus, 1, -1).astype(np.float32) / np.float32(np.sqrt(size))
             return signs[places]
-        return np.eye(len(names), dtype=np.float32)[places]
+        return np.eye(count, dtype=np.float32)[places]
     if array.dtype.kind not in "fbiu":
         raise ValueError(f"y of dtype {array.dtype}: pass integers, strings, 0/1 columns or real targets")
-    flat = array.reshape(len(array), -1).astype(np.float32)
-    if array.dtype.kind == "f" and not np.isin(flat, (0, 1)).all():
-        spread = flat.std(axis=0)
-        flat = (flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1)
-        flat = np.concatenate([np.ones((len(flat), 1), np.float32), flat], axis=1)
-    if flat.shape[1] > size:
-        return flat @ _mix(flat.shape[1], size, seed)
-    return flat
+    flat = array.reshape(len(array), -1)
+    if not np.isin(flat, (0, 1)).all():
+        flat = _standardised(flat.astype(np.float64))
+        flat = np.concatenate([np.ones((len(flat), 1)), flat], axis=1)
+    numbers: Floats = flat.astype(np.float32)
+    return numbers @ _mix(numbers.shape[1], size, seed) if numbers.shape[1] > size else numbers
+
+
+def _numbered(labels: npt.NDArray[Any]) -> tuple[int, npt.NDArray[np.intp]]:
+    """How many different labels there are, and the number of each one's."""
+    try:
+        names, places = np.unique(labels, return_inverse=True)
+        return len(names), places
+    except TypeError:  # numbers and words, which have no order
+        numbers = {name: at for at, name in enumerate(sorted(set(labels), key=lambda n: (str(type(n)), n)))}
+        return len(numbers), np.array([numbers[label] for label in labels])
+
+
+def _standardised(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Columns of mean 0 and variance 1, or of zeros; whatever their size, a square does not overflow."""
+    largest = np.abs(columns).max(axis=0)
+    columns = columns / np.where(largest > 0, largest, 1)
+    spread = columns.std(axis=0)
+    standardised: npt.NDArray[np.float64] = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    return standardised
 
 
 def _mix(columns: int, size: int, seed: int) -> Floats:
@@ -134,7 +160,7 @@ def _mix(columns: int, size: int, seed: int) -> Floats:
 def _projected(
     x: Any, n: int, count: int, seed: int, progress: bool | None, at_once: int = AT_ONCE
 ) -> Floats:
-    """Random projections of standardised inputs, to mean 0 and variance 1 over the data."""
+    """Random projections of inputs, each brought to mean 0 and variance 1 over the data."""
     if count <= 0:
         return np.zeros((n, 0), np.float32)
     dim = int(np.prod(x.shape[1:])) if hasattr(x, "shape") else np.asarray(x[0]).size
@@ -144,9 +170,10 @@ def _projected(
     out = np.empty((n, mix.shape[1]), np.float32)
     show = n * dim * mix.shape[1] > LONG if progress is None else progress
     say = _say if show else _quiet
+    offset = _offset(x, width)
     for at in range(0, n, width):
         say(at, n)
-        block = _rows(x, at, at + width)
+        block = _rows(x, at, at + width, offset)
         if block.shape[1] != dim:
             raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
         out[at : at + width] = block @ mix
@@ -160,12 +187,38 @@ def _projected(
     return out
 
 
-def _rows(x: Any, start: int, stop: int) -> Any:
+def _rows(x: Any, start: int, stop: int, offset: npt.NDArray[np.float64] | None = None) -> Any:
     part = x[start:stop]
     if hasattr(part, "tocsr"):  # scipy sparse: the product with a dense matrix is dense
         return part.astype(np.float32)
     array = array_of("x", part, cure=NUMBERS)
-    return array.reshape(len(array), -1).astype(np.float32)
+    array = array.reshape(len(array), -1)
+    return (array if offset is None or array.shape[1] != len(offset) else array - offset).astype(np.float32)
+
+
+def _offset(x: Any, width: int) -> npt.NDArray[np.float64] | None:
+    """What to take off each column, where float32 would see little else; by the first ``width`` examples.
+
+    Warns of a table in which one column varies so much more than the others that it decides every projection.
+    """
+    if hasattr(x, "tocsr"):
+        return None
+    first = array_of("x", x[:width], cure=NUMBERS)
+    table = first.ndim == 2 and first.shape[1] > 1
+    first = first.reshape(len(first), -1)[:SOME]
+    if first.dtype.kind == "f" and not np.isfinite(first).all():
+        return None  # refused with its place when all are looked at
+    with np.errstate(over="ignore"):
+        mean, spread = first.mean(axis=0, dtype=np.float64), first.std(axis=0, dtype=np.float64)
+    usual = np.median(spread[spread > 0]) if (spread > 0).any() else 0.0
+    if table and spread.max(initial=0.0) > UNEVEN * usual > 0:
+        warnings.warn(
+            f"x: column {int(spread.argmax())} varies {spread.max() / usual:.0f} times as much as most "
+            "and decides all projections; bring columns to one scale first, e.g. with StandardScaler",
+            UserWarning,
+            stacklevel=4,
+        )
+    return mean if (np.abs(mean) > FAR * spread).any() and (np.abs(mean) > FAR).any() else None
 
 
 def _inputs(x: Any) -> Any:

@@ -13,7 +13,7 @@ from wellorder._kernels.balance import balance_stored
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._order import Keeps, Needs, Order, Rows, own_state, shuffled
-from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
+from wellorder.policies._latest_rows import LatestRows, fill_in, forgotten, known_part, opened, renew
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ class Herding:
 
     def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         return renew(state, units, signals)
+
+    def forget(self, state: LatestRows) -> LatestRows:
+        """Forget all rows, in the same epoch: those that come are of another kind."""
+        return forgotten(own_state(state, LatestRows))
 
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, own_state(state, LatestRows).epoch + 1)

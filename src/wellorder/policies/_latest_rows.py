@@ -76,6 +76,11 @@ def renew(state: LatestRows, units: npt.ArrayLike, signals: Any, *, newest: floa
     )
 
 
+def forgotten(state: LatestRows) -> LatestRows:
+    """The same epoch, and no rows: those that come are of another kind, though they may be as long."""
+    return replace(state, rows=np.zeros((0, 0), np.float32), known=np.zeros_like(state.known))
+
+
 def fill_in(order: Order, known: Signs, better: Order) -> Order:
     """Put known units, in ``better`` order, where ``order`` has known ones; the others keep their place."""
     filled = order.copy()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from wellorder._arguments import whole_number
 from wellorder._kernels.steer import steered
 from wellorder._order import Keeps, Needs, Order, frozen, own_state, shuffled
-from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
+from wellorder.policies._latest_rows import LatestRows, fill_in, forgotten, known_part, opened, renew
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,10 @@ class Steering:
 
     def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         return renew(state, units, signals)
+
+    def forget(self, state: LatestRows) -> LatestRows:
+        """Forget all rows, in the same epoch: those that come are of another kind."""
+        return forgotten(own_state(state, LatestRows))
 
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, own_state(state, LatestRows).epoch + 1)

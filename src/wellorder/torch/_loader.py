@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -130,6 +131,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
                 self.spec, model, policy, seed, scaler, self._records, batch=size, strict=strict
             )
         self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows), **self._how())
+        self._observer.given = rows is not None
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
         self._steps_before = 0  # of the epoch before this one
@@ -139,6 +141,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         self._watch = LoopWatch(self._records, self._model, look_for_scaler=scaler is None)
         self._seen_in = -1
         self._clock, self._wall = 0.0, 0.0
+        self._latest: deque[tuple[int, bool, float]] = deque(maxlen=5)
+        self._epoch_began = (0.0, 0.0)  # our seconds and those of the clock
         # Hooks must go when the loader goes, and the source may not know the loader: it would keep it alive.
         self._off = None if self._source is None else weakref.finalize(self, self._source.remove)
         self._open_epoch()
@@ -319,6 +323,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         self._watch.count_from(self._heard)  # steps from before belong to no epoch of this state
         self._seen_in = int(mapping.get("seen_in", -1))
         self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
+        self._epoch_began = self._seconds(), self._wall
+        self._latest.clear()
         self._step, self._resumed, self._steps_before = step, step > 0, 0
         self._next = None
         self._iteration += 1
@@ -352,12 +358,13 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             step=self._step,
             steps=len(self._batching),
             **observer.counts(),
-            seconds_per_step=self._seconds() / max(observer.steps, 1),
+            seconds_per_step=self._seconds() / observer.steps if observer.steps else 0.0,
             memory=observer.memory(),
             order_error=(*observer.errors, *observer.error_so_far()),
             coverage={} if source is None else source.coverage(),
             rows=rows_in_words(getattr(observer.state, "known", None), self._seen_in),
             overhead=self._overhead(),
+            latest=tuple(self._latest),
             rank=self._batching.share.number,
             ranks=self._batching.share.of,
             sent=self._ranks.sent,
@@ -428,7 +435,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         if self._together and self.observing:
             self._show_rows_of_all()
         self._observer.flush()
-        if self._observer.running_error.sums:
+        if self._observer.learnt:
             self._seen_in = self.epoch
         if self.observing:
             self._watch.observed_epoch_ended(self._heard)
@@ -439,8 +446,18 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             following = NextState(self.policy, self._observer.state)
         self._observer.advance(following)
         self._observer.seconds += time.thread_time() - start
+        self._note_cost()
         self._step, self._steps_before = 0, self._step
         self._open_epoch()
+
+    def _note_cost(self) -> None:
+        """Note our share of the time that the epoch took which is over."""
+        ours, wall = self._epoch_began
+        self._epoch_began = self._seconds(), self._wall_so_far()
+        took = self._epoch_began[1] - wall
+        if took > 0:
+            share = (self._epoch_began[0] - ours) / took
+            self._latest.append((self.epoch - 1, self.observing, share))
 
     def _show_rows_of_all(self) -> None:
         """Let every rank know what any saw in this epoch: all make the same order of it."""
@@ -506,7 +523,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         if batching.units != before.units:
             state = opened(self.policy, batching.units, self.seed, None)
         observer = Observer(self.policy, state, **self._how())
-        for name in ("errors", "seconds", *COUNTS):
+        for name in ("errors", "seconds", "given", *COUNTS):
             setattr(observer, name, getattr(self._observer, name))
         self._observer = observer
         self._open_epoch()

@@ -37,6 +37,8 @@ class Report:
         What is known of the units, and from when.
     overhead
         Our processor time in the training's thread, by the time that the epochs took.
+    latest
+        The last epochs, at most five: number, whether it was observed, and our share of its time.
     rank, ranks
         Which of how many processes this is.
     sent
@@ -59,6 +61,7 @@ class Report:
     coverage: Mapping[str, str]
     rows: str
     overhead: float
+    latest: tuple[tuple[int, bool, float], ...] = ()
     rank: int = 0
     ranks: int = 1
     sent: int = 0
@@ -94,7 +97,13 @@ class Report:
         yield "visits", f"{self.observed} observed, {without}"
         yield "known", self.rows
         share = f"{100 * self.overhead:.1f} % of the time so far, {self.memory / 2**20:.1f} MiB kept"
-        yield "cost", f"{1e3 * self.seconds_per_step:.3f} ms an observed step, {share}"
+        step = f"{1e3 * self.seconds_per_step:.3f} ms an observed step"
+        yield "cost", f"{step if self.seconds_per_step else 'no step was observed'}, {share}"
+        if self.latest:
+            last = [
+                f"{at}{' (observed)' if seen else ''} {100 * part:.1f} %" for at, seen, part in self.latest
+            ]
+            yield "last epochs", ", ".join(last)
         yield "order error", ", ".join(f"{value:.4g}" for value in self.order_error[-5:]) or "none yet"
         if self.ranks > 1:
             yield "ranks", f"{self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -15,6 +16,8 @@ from wellorder._order import Order, Policy, remembers
 
 Observe = str | int | Callable[[int], bool]
 Schedule = Callable[[int], bool]
+PATIENCE = 10.0
+"""Seconds after which whoever waits for an order is told how far it is."""
 
 
 def doubling(epoch: int) -> bool:
@@ -78,11 +81,26 @@ class StateInTheMaking:
 
     def get(self) -> Any:
         """Wait for the state; an error in the making is raised here."""
-        self._thread.join()
+        while not self._wait(PATIENCE):
+            self._say()
         made, error = self._made
         if error is not None:
             raise error
         return made
+
+    def end(self, seconds: float | None = None) -> None:
+        """Wait for the thread."""
+        # Not by `join` alone: before Python 3.13 one that is interrupted takes a thread at work for ended.
+        if self._wait(seconds):
+            self._thread.join(seconds)
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Wait until the state is made, but no longer; says whether it is."""
+        with self._changed:
+            return bool(self._changed.wait_for(lambda: self._made, seconds))
+
+    def _say(self) -> None:
+        """Tell whoever waits long that something is under way."""
 
     def _run(self, before: Any) -> None:
         try:
@@ -109,7 +127,7 @@ def let_threads_end(kind: type[StateInTheMaking] = StateInTheMaking, seconds: fl
     until = None if seconds is None else time.monotonic() + seconds
     for each in list(_UNDERWAY):
         if isinstance(each, kind) and each._thread is not threading.current_thread():
-            each._thread.join(None if until is None else max(0.0, until - time.monotonic()))
+            each.end(None if until is None else max(0.0, until - time.monotonic()))
 
 
 class NextState(StateInTheMaking):
@@ -122,6 +140,7 @@ class NextState(StateInTheMaking):
     def __init__(self, policy: Policy[Any], before: Any) -> None:
         self._policy: Any = policy
         self._parts: list[Order] = []
+        self._count = len(before.order) if hasattr(before, "order") else 0
         super().__init__(before, before.epoch + 1, "wellorder-next-order")
 
     def batches(self, size: int, count: int) -> Iterator[list[int]]:
@@ -137,21 +156,49 @@ class NextState(StateInTheMaking):
     def _part(self, number: int) -> Order | None:
         """Wait for a part of the order; None after the last."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._parts) > number or self._made)
+            while not self._changed.wait_for(lambda: len(self._parts) > number or self._made, PATIENCE):
+                self._say()
             if len(self._parts) > number:
                 return self._parts[number]
         self.get()  # raises what went wrong
         return None
 
+    def _say(self) -> None:
+        say_progress(self.epoch, sum(map(len, self._parts)), self._count)
+
     def _make(self, state: Any) -> Any:
-        if not makes_orders_in_parts(self._policy):
-            return self._policy.advance(state)
-        advancing: Generator[Order, None, Any] = self._policy.advancing(state)
-        while True:
-            try:
-                part = next(advancing)
-            except StopIteration as end:
-                return end.value
-            with self._changed:
-                self._parts.append(part)
-                self._changed.notify_all()
+        return advanced(self._policy, state, self._take)
+
+    def _take(self, part: Order) -> None:
+        with self._changed:
+            self._parts.append(part)
+            self._changed.notify_all()
+
+
+def advanced(policy: Any, state: Any, take: Callable[[Order], None] | None = None) -> Any:
+    """A policy's state in the next epoch; ``take`` is given its order part by part, where there are parts.
+
+    Without ``take``, says now and then how far it is.
+    """
+    if not makes_orders_in_parts(policy):
+        return policy.advance(state)
+    advancing: Generator[Order, None, Any] = policy.advancing(state)
+    made, said = 0, time.monotonic()
+    while True:
+        try:
+            part = next(advancing)
+        except StopIteration as end:
+            return end.value
+        made += len(part)
+        if take is not None:
+            take(part)
+        elif time.monotonic() > said + PATIENCE:
+            say_progress(state.epoch + 1, made, len(state.order))
+            said = time.monotonic()
+
+
+def say_progress(epoch: int, made: int, count: int) -> None:
+    """Tell on the terminal, or in the log, how far the order is that somebody waits for."""
+    so_far = f"{made:,} of {count:,} units" if made and count else "under way"
+    sys.stderr.write(f"wellorder: waiting for the order of epoch {epoch}: {so_far}\n")
+    sys.stderr.flush()
