@@ -104,6 +104,11 @@ def at_powers_of_four(epoch: int) -> bool:
     return epoch in {4**power for power in range(epoch.bit_length())}
 
 
+def every_other(epoch: int) -> bool:
+    """Epochs 0, 2, 8, 32, …: every other one that `"auto"` observes."""
+    return epoch == 0 or epoch in {2 * 4**power for power in range(epoch.bit_length())}
+
+
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RR": (RandomReshuffling(), {}),
     "SO": (ShuffleOnce(), {}),
@@ -118,6 +123,7 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering auto": (Steering(), {}),
     "Steering always": (Steering(), {"observe": "always"}),
     "Steering at 1, 4, 16": (Steering(), {"observe": at_powers_of_four}),
+    "Steering at 0, 2, 8, 32": (Steering(), {"observe": every_other}),
     "features, then Steering": (Steering(), {"rows": "features", "model": True}),
 }
 

@@ -1,6 +1,6 @@
 """What a whole ordered run costs: 40 epochs of ``ordered(loader, model)`` against ``shuffle=True``, in turns.
 
-``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--where]``. Both train the same model
+``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--observe 0 2 8 32] [--where]``. Both train the same model
 in one process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends
 where the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of
 the whole process, so that the background thread counts too; on a GPU the wall clock. With ``--where``, what
@@ -69,7 +69,9 @@ class Folded(Places):
 class Training:
     """A model, its optimizer and its loader."""
 
-    def __init__(self, case: tuple[Any, int, Any, int, str], device: str, *, order: bool) -> None:
+    def __init__(
+        self, case: tuple[Any, int, Any, int, str], device: str, *, order: bool, observe: Any = "auto"
+    ) -> None:
         make, batch, shape, steps, self.precision = case
         torch.manual_seed(0)
         self.device = device
@@ -82,7 +84,7 @@ class Training:
             x = torch.randn(1024, *shape, device=device)
             y = torch.randint(0, 10, (1024,), device=device)
         loader: Any = DataLoader(Folded(batch * steps, len(x)), batch, shuffle=True, collate_fn=Gather(x, y))
-        self.loader = ordered(loader, self.model) if order else loader
+        self.loader = ordered(loader, self.model, observe=observe) if order else loader
 
     def epoch(self) -> float:
         """Seconds of one epoch."""
@@ -102,7 +104,7 @@ class Training:
         return clock() - start
 
 
-def measure(name: str, device: str, epochs: int) -> None:
+def measure(name: str, device: str, epochs: int, observe: Any = "auto") -> None:
     """Ratio of the whole runs, and of single epochs that are not observed."""
     case = CASES[device][name]
     torch.set_float32_matmul_precision("high" if case[-1] == "tf32" else "highest")
@@ -110,7 +112,7 @@ def measure(name: str, device: str, epochs: int) -> None:
     warm = [Training(case, device, order=order) for order in (False, True)]
     for run in warm:  # compiles kernels, fills caches
         run.epoch()
-    plain, other = (Training(case, device, order=order) for order in (False, True))
+    plain, other = (Training(case, device, order=order, observe=observe) for order in (False, True))
     times: dict[str, list[float]] = {"plain": [], "observed": [], "not observed": []}
     for _ in range(epochs):
         times["plain"].append(plain.epoch())
@@ -197,10 +199,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=list(CASES))
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--where", action="store_true", help="what an observed epoch takes, by part")
+    parser.add_argument("--observe", type=int, nargs="+", help='these epochs instead of "auto"')
     options = parser.parse_args()
     torch.set_num_threads(1)
+    observe = "auto" if options.observe is None else set(options.observe).__contains__
     for name in options.cases or CASES[options.device]:
-        (where if options.where else measure)(name, options.device, options.epochs)
+        if options.where:
+            where(name, options.device, options.epochs)
+        else:
+            measure(name, options.device, options.epochs, observe)
 
 
 if __name__ == "__main__":
