@@ -4,8 +4,8 @@
 Every order trains the same network from the same first weights, through ``ordered(loader, model, policy)``
 and its usual epochs of observation. Told are the training loss inside the last five epochs (at their first
 three quarters) and at their ends, less RR's of the same seed; the order error by a shuffle's; how long the
-rows of the epoch's last tenth are, by the mean of all (1: no drift); with ``--cost``, microseconds an example
-(512 numbers a row).
+rows of the epoch's first and last tenth are, and how large their losses, by the mean of all (1: no drift);
+with ``--cost``, microseconds an example (512 numbers a row).
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ def _chosen(rows, window, candidates, criterion, tail, together, seed):  # type:
 ORDERS: dict[str, Any] = {
     "RR": RandomReshuffling(),
     "Herding": Herding(),
+    **{f"Herding, passes {p}": Herding(passes=p) for p in (2, 4, 16)},
     **{f"candidates {m}": Steering(candidates=m) for m in (2, 4, 8, 16, 32)},
     **{f"window {w}": Steering(window=w) for w in (256, 4096)},
     "by product": Variant(criterion="product"),
@@ -187,8 +188,13 @@ def run(folder: str, job: tuple[str, str, int]) -> dict[str, Any]:
     told["cpu_seconds"] = round(time.process_time() - start, 1)
     state = loader._observer.state
     if getattr(state, "rows", np.zeros(0)).size:
-        norms = np.linalg.norm(state.rows - state.rows.mean(0), axis=1)[state.order]
-        told["last_tenth"] = float(norms[-len(norms) // 10 :].mean() / norms.mean())
+        norms = np.linalg.norm(state.rows - state.rows.mean(0), axis=1)
+        with torch.no_grad():
+            own = functional.cross_entropy(model(data.x), data.y, reduction="none").numpy()
+        for what, values in (("norms", norms[state.order]), ("losses", own[state.order])):
+            tenth = len(values) // 10
+            for where, part in (("first", values[:tenth]), ("last", values[-tenth:])):
+                told[f"{what}_{where}"] = float(part.mean() / values.mean())
         told["error"] = loader.metrics()["order/error_vs_shuffle"]
     return told
 
@@ -199,7 +205,8 @@ def table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         by[row["setting"]][row["order"]][row["seed"]] = row
     for setting, orders in by.items():
-        titles = f"{'inside':>9}{'less RR':>17}{'ends':>9}{'less RR':>17}{'error':>8}{'end':>8}"
+        titles = f"{'inside':>9}{'less RR':>17}{'ends':>9}{'less RR':>17}{'error':>8}"
+        titles += f"{'norms':>8}{'at end':>8}{'losses':>8}{'at end':>8}"
         print(f"\n{setting:22}{titles}")
         for order, runs in orders.items():
             line, plain = f"{order:22}", orders.get("RR", {})
@@ -212,7 +219,7 @@ def table(rows: list[dict[str, Any]]) -> None:
                 spread = np.std(less, ddof=1) / len(less) ** 0.5 if len(less) > 1 else 0.0
                 line += f"{np.mean(list(own.values())):9.4f}"
                 line += f"{np.mean(less):+9.4f} ±{spread:.4f}" if less else f"{'–':>17}"
-            for name in ("error", "last_tenth"):
+            for name in ("error", "norms_first", "norms_last", "losses_first", "losses_last"):
                 found = [r[name] for r in runs.values() if name in r]
                 line += f"{np.mean(found):8.3f}" if found else f"{'–':>8}"
             print(line)

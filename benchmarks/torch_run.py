@@ -1,10 +1,10 @@
 """What a whole ordered run costs: 40 epochs of ``ordered(loader, model)`` against ``shuffle=True``, in turns.
 
-``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--observe 0 2 8 32] [--where]``. Both train the same model
-in one process, one epoch after the other in turns, everything counted: hooks in observed epochs, their ends
-where the order is made, the wait for orders that were made ahead. On a CPU one thread, and processor time of
-the whole process, so that the background thread counts too; on a GPU the wall clock. With ``--where``, what
-an observed epoch takes by part, in milliseconds of the wall clock. Prints JSON lines.
+``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--observe 0 2 8 32] [--where]``. Both
+train the same model in one process, one epoch after the other in turns, everything counted: hooks in observed
+epochs, their ends where the order is made, the wait for orders that were made ahead. On a CPU one thread, and
+processor time of the whole process, so that the background thread counts too; on a GPU the wall clock. With
+``--where``, what an observed epoch takes by part, in milliseconds of the wall clock. Prints JSON lines.
 """
 
 from __future__ import annotations
