@@ -190,6 +190,34 @@ def test_lengths_do_not_drift_along_the_epoch(policy):
     assert np.abs(tenths / lengths.mean() - 1).max() < 0.12
 
 
+def gradients_of_a_classifier(seed=0):
+    """Each example's gradient and loss in softmax regression on noisy digits, half-way through its training."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    draw = np.random.default_rng(seed)
+    x = np.concatenate([digits.data / 16 + 0.3 * draw.normal(size=digits.data.shape) for _ in range(4)])
+    y, weights = np.tile(digits.target, 4), np.zeros((64, 10))
+    for _ in range(60):
+        scores = np.exp(x @ weights)
+        right = scores / scores.sum(axis=1, keepdims=True)
+        weights -= 0.5 * x.T @ (right - np.eye(10)[y]) / len(x)
+    losses = -np.log(right[np.arange(len(y)), y])
+    rows = x[:, :, None] * (right - np.eye(10)[y])[:, None, :]
+    return rows.reshape(len(x), -1).astype(np.float32), losses
+
+
+@pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
+def test_on_real_gradients_lengths_and_losses_stay_near_their_means_but_for_a_gentle_end(policy):
+    """The last window holds what was chosen seldom, short rows: an epoch ends with easy examples, not hard."""
+    rows, losses = gradients_of_a_classifier()
+    lengths = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+    orders = [policy.init(len(rows), seed=seed, rows=rows).order for seed in range(4)]
+    for values in (lengths, losses):
+        tenths = np.mean([[part.mean() for part in np.array_split(values[o], 10)] for o in orders], axis=0)
+        tenths /= values.mean()
+        assert np.abs(tenths[:9] - 1).max() < 0.1
+        assert 0.75 < tenths[-1] < 1.1
+
+
 def test_the_trap_itself_would_be_noticed():
     rows = rows_of(2000, dim=20) * np.random.default_rng(1).lognormal(sigma=0.8, size=(2000, 1))
     rows -= rows.mean(axis=0)
