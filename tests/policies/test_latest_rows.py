@@ -191,7 +191,7 @@ def test_lengths_do_not_drift_along_the_epoch(policy):
 
 
 def gradients_of_a_classifier(seed=0):
-    """Each example's gradient and loss in softmax regression on noisy digits, half-way through its training."""
+    """Each example's gradient and loss in softmax regression on noisy digits, half-way."""
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     draw = np.random.default_rng(seed)
     x = np.concatenate([digits.data / 16 + 0.3 * draw.normal(size=digits.data.shape) for _ in range(4)])
@@ -207,7 +207,7 @@ def gradients_of_a_classifier(seed=0):
 
 @pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
 def test_on_real_gradients_lengths_and_losses_stay_near_their_means_but_for_a_gentle_end(policy):
-    """The last window holds what was chosen seldom, short rows: an epoch ends with easy examples, not hard."""
+    """The last window holds what was chosen seldom, short rows: an epoch ends with easy examples."""
     rows, losses = gradients_of_a_classifier()
     lengths = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
     orders = [policy.init(len(rows), seed=seed, rows=rows).order for seed in range(4)]
