@@ -205,6 +205,11 @@ MUTATIONS = {
         [("        self.calls += 1\n", "")],
         f"{STATEFUL}::test_a_dropout_that_is_called_twice_draws_twice",
     ),
+    "what is computed again draws anew": (
+        "federated/_local_training.py",
+        [("                forward_is_over(self.dropouts)\n", "")],
+        f"{STATEFUL}::test_a_dropout_that_is_computed_again_draws_what_it_drew",
+    ),
     "mini-batches of one example are not looked for": (
         "federated/_round_loop.py",
         [('        if mode == "loop":  # elsewhere', "        if False:  # elsewhere")],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from wellorder import PairGraB, RandomReshuffling
 from wellorder.federated import ClientData, Config, Partition, label_shards, simulate
@@ -125,6 +126,38 @@ def test_a_dropout_that_is_called_twice_draws_twice():
         for mode in ("loop", "vmap")
     ]
     np.testing.assert_allclose(runs[0], runs[1], rtol=0, atol=1e-12)
+
+
+class Checkpointed(nn.Module):
+    """A part that is computed again in the backward pass, or not."""
+
+    def __init__(self, again, inner):
+        super().__init__()
+        self.again, self.inner, self.last = again, inner, nn.Linear(5, 2)
+
+    def forward(self, x):
+        inner = self.inner
+        if self.again and x.requires_grad | torch.is_grad_enabled():
+            return self.last(checkpoint(inner, x, use_reentrant=False))
+        return self.last(inner(x))
+
+
+def test_a_dropout_that_is_computed_again_draws_what_it_drew():
+    def trained(again, make):
+        torch.manual_seed(0)
+        model = Checkpointed(again, make()).double()
+        return simulate(model, rows(), PairGraB(), settings(batch=4, mode="loop")).weights["inner.0.weight"]
+
+    def once():
+        return nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5), nn.Tanh())
+
+    def twice():
+        layer = nn.Dropout(0.5)
+        return nn.Sequential(nn.Linear(5, 5), layer, nn.Tanh(), layer)
+
+    np.testing.assert_array_equal(trained(True, once), trained(False, once))
+    with pytest.raises(ValueError, match=r"Dropout that is called several times.*a layer for each"):
+        trained(True, twice)
 
 
 def test_a_server_step_leaves_running_statistics_alone():

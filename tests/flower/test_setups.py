@@ -354,6 +354,43 @@ class Saving(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
+@pytest.mark.parametrize("shape", [(1,), (5,)])
+def test_an_array_of_another_shape_is_dropped_whoever_aggregates(shape, caplog):
+    def reply(records, me):
+        wrong = ArrayRecord({"w": Array(np.full(shape, 1e6, np.float32))})
+        return {**records, "arrays": wrong} if me == 1 else records
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategy = ordered(Saving(fraction_evaluate=0.0), cohort=4)
+        result = strategy.start(AppGrid(client_app(reply)), model(), num_rounds=2)
+    assert [m["order-bad-updates"] for m in result.train_metrics_clientapp.values()] == [1, 1]
+    assert np.abs(result.arrays["w"].numpy()).max() < 3
+
+
+class Deltas(FedAvg):
+    """Clients send differences under a name of their own."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.before = arrays["w"].numpy()
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        deltas = [reply.content["arrays"]["delta"].numpy() for reply in replies if not reply.has_error()]
+        return ArrayRecord({"w": Array(self.before + np.mean(deltas, axis=0))}), MetricRecord()
+
+
+def test_a_run_whose_updates_never_give_a_signal_goes_on_reshuffled(caplog):
+    def reply(records, me):
+        return {**records, "arrays": ArrayRecord({"delta": records["arrays"]["w"]})}
+
+    with caplog.at_level(logging.INFO, "flwr"):
+        grid = AppGrid(client_app(reply))
+        result = ordered(Deltas(fraction_evaluate=0.0)).start(grid, model(), num_rounds=4)
+    assert caplog.text.count("gives no signal: its arrays are delta[3], the model's w[3]") == 8
+    assert np.abs(result.arrays["w"].numpy()).max() > 0
+    assert cohorts_by_epoch(grid) == [[0, 1, 2, 3]] * 2
+
+
 def test_one_odd_reply_does_not_spoil_the_rounds_of_such_a_strategy(caplog):
     def reply(records, me):
         return {**records, "second": MetricRecord({"x": 1})} if me == 1 else records

@@ -3,8 +3,10 @@
 import copy
 import gc
 import itertools
+import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wellorder import (
+    BalancedCohorts,
     FlipFlop,
     GraB,
     Herding,
@@ -34,7 +37,7 @@ from wellorder import (
 )
 from wellorder._order import shuffled
 from wellorder.torch import MicroBatch, OrderedLoader, Sketch, _observing, ordered
-from wellorder.torch._schedule import advanced, schedule_of
+from wellorder.torch._schedule import advanced, let_threads_end, schedule_of
 
 AUTO = [0, 1, 2, 4, 8, 16]
 
@@ -488,6 +491,24 @@ def test_after_an_interrupt_at_an_epochs_end_the_loop_may_go_on():
     assert done.stdout == f"stopped\n{list(range(8))} 2\n", done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_waits_for_no_thread_of_its_parents(make, gate):
+    _, _, loader = make(Slow(), with_model=False, rows=known_rows())
+    next(iter(loader))  # the thread begins, and hangs
+    child = os.fork()
+    if not child:
+        let_threads_end()
+        os._exit(0)
+    until = time.monotonic() + 30
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
 def test_who_waits_long_for_an_order_is_told_how_far_it_is(make, monkeypatch, capsys):
     monkeypatch.setattr("wellorder.torch._schedule.PATIENCE", 0.02)
 
@@ -705,7 +726,7 @@ def test_given_rows_shape_epoch_zero_and_observed_ones_the_rest(make, train):
     assert loader.report().rows == "200 of 200 units, last seen in epoch 0"
 
 
-@pytest.mark.parametrize("policy", [Steering(), Herding(2)], ids=str)
+@pytest.mark.parametrize("policy", [Steering(), Herding(2), BalancedCohorts(4)], ids=str)
 @pytest.mark.parametrize("resumed", [False, True])
 def test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come(policy, resumed, make):
     """A feature's and a gradient's row have no inner product, also where an epoch is left half-way."""
@@ -720,6 +741,7 @@ def test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come(polic
             state = loader.state_dict()
             model, optimizer, loader = make(policy, n=40, rows=np.zeros((40, length), np.float32))
             loader.load_state_dict(state)
+            assert loader.report().rows == "8 of 40 units, last seen in epoch 0"
             break
         if len(seen) == 24:
             break

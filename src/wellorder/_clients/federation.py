@@ -162,8 +162,8 @@ class Federation:
         holds as floats. A strategy may average counters into floats later, or clients send a part of it.
         """
         names = self.counts or directions(self.model)
-        if held and not self.counts:
-            names = self.counts = tuple(name for name in names if name in held)
+        if not self.counts and (own := tuple(name for name in names if name in (held or ()))):
+            names = self.counts = own
         lost = [name for name in names if name not in self.model]
         if lost:
             raise ValueError(
@@ -245,7 +245,8 @@ class Federation:
         Names are numbered here and nowhere else: in which order they were met within an epoch is chance.
         """
         if self.server_step != 1:
-            self.model = {name: self._amplified(name, w) for name, w in self.model.items()}
+            trained = self.counts or directions(self.model)
+            self.model = {n: self._amplified(n, w) if n in trained else w for n, w in self.model.items()}
         before = len(self.names)
         self._number(self._met)
         self.queue.close(range(before, len(self.names)))
@@ -258,8 +259,8 @@ class Federation:
             self.names.append(name)
 
     def _amplified(self, name: str, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if name not in (self.counts or directions(self.model)) or name not in self.first:
-            return w  # a variance that is moved on may become negative
+        if name not in self.first:
+            return w
         moved: npt.NDArray[Any] = w + (1 - self.server_step) * (self.first[name] - w)
         return moved.astype(w.dtype)
 
@@ -278,7 +279,7 @@ class Federation:
         seed = self.queue.seed
         settings = {"cohort": self.cohort, "server_step": self.server_step, "signals": self.signals}
         for name, own in {"seed": seed, **settings}.items():
-            if saved[name] != own:
+            if saved.get(name, own) != own:
                 raise ValueError(
                     f"{name}={own!r}: this state was saved with {name}={saved[name]!r}; pass that one"
                 )

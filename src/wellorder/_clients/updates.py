@@ -28,7 +28,7 @@ class UnfitError(ValueError):
 
 
 class NoSignalError(UnfitError):
-    """An update that holds nothing to balance: other arrays than the model's. It may still be a good one."""
+    """An update that holds nothing to balance: no array of the model's. It may still be a good one."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class Signal:
         theirs = {name: array.shape for name, array in arrays.items()}
         held = [name for name in self.pieces if name in arrays]
         if not held or any(theirs[name] != self.shapes[name] for name in held):
-            told = _told(theirs) or "none"
-            raise NoSignalError(f"its arrays are {told}, the model's {_told(self.shapes) or 'none'}")
+            kind = UnfitError if held else NoSignalError
+            raise kind(f"its arrays are {_told(theirs) or 'none'}, the model's {_told(self.shapes)}")
         strange = [name for name in held if arrays[name].dtype.kind not in "fiub"]
         if strange:
-            raise NoSignalError(f"its array {strange[0]} is of dtype {arrays[strange[0]].dtype}")
+            raise UnfitError(f"its array {strange[0]} is of dtype {arrays[strange[0]].dtype}")
         local = [flat(arrays[name]) if name in arrays else mine for name, mine in self.pieces.items()]
         if self.sketch is not None and self.origin is not None:
             row: npt.NDArray[Any] = self.origin - self.sketch.of(local)

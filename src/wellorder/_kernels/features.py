@@ -203,9 +203,9 @@ def _offset(x: Any, width: int) -> npt.NDArray[np.float64] | None:
     """
     if hasattr(x, "tocsr"):
         return None
-    first = array_of("x", x[:width], cure=NUMBERS)
+    first = array_of("x", x[: min(width, SOME)], cure=NUMBERS)
     table = first.ndim == 2 and first.shape[1] > 1
-    first = first.reshape(len(first), -1)[:SOME]
+    first = first.reshape(len(first), -1)
     if first.dtype.kind == "f" and not np.isfinite(first).all():
         return None  # refused with its place when all are looked at
     with np.errstate(over="ignore"):
@@ -218,7 +218,7 @@ def _offset(x: Any, width: int) -> npt.NDArray[np.float64] | None:
             UserWarning,
             stacklevel=4,
         )
-    return mean if (np.abs(mean) > FAR * spread).any() and (np.abs(mean) > FAR).any() else None
+    return mean if (np.abs(mean) > FAR * np.maximum(spread, usual)).any() else None
 
 
 def _inputs(x: Any) -> Any:

@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from wellorder.federated._batched_models import BatchedModel, Gradients, Loss, stack, unstackable
 from wellorder.federated._minibatches import Batches, bits
 from wellorder.federated._parameters import Layout, frozen_of
-from wellorder.federated._stateful_layers import CountedDropout, running_statistics, set_keys
+from wellorder.federated._stateful_layers import (
+    CountedDropout,
+    forward_is_over,
+    running_statistics,
+    set_keys,
+)
 
 Mode = Literal["loop", "stacked", "vmap"]
 Seen = Callable[[int, Tensor], None]
@@ -59,6 +64,10 @@ class Trainer:
     def constants(self) -> dict[str, Tensor]:
         """The model's frozen parameters."""
         return frozen_of(self.model)
+
+    @cached_property
+    def _held(self) -> _Held:
+        return _Held(self.model)
 
     def gradients_at(self, lanes: Tensor) -> Gradients:
         """A function of one step's mini-batches: each lane's gradient, wherever ``lanes`` move in place.
@@ -115,12 +124,18 @@ class Trainer:
         # Statistics change in place during the forward pass, which must not touch what autograd has saved.
         kept = {name: views[name].clone() for name in self.layout.statistics}
 
+        named = {f"model.{name}": value for name, value in (leaves | kept).items()}
+
         def gradient(inputs: Tensor, labels: Tensor, real: Tensor, key: Tensor | None = None) -> Tensor:
             count = int(real.sum())
             set_keys(self.dropouts, key)
-            outputs = torch.func.functional_call(self.model, {**leaves, **kept}, (inputs[:count],))
-            mean = self.loss(outputs, labels[:count]).mean()
-            torch._foreach_copy_(places, torch.autograd.grad(mean, variables, materialize_grads=True))
+
+            def found(model: nn.Module) -> tuple[Tensor, ...]:
+                mean = self.loss(model(inputs[:count]), labels[:count]).mean()
+                forward_is_over(self.dropouts)
+                return torch.autograd.grad(mean, variables, materialize_grads=True)
+
+            torch._foreach_copy_(places, torch.func.functional_call(self._held, named, (found,)))
             for name, value in kept.items():
                 views[name].copy_(value)
             return flat
@@ -161,6 +176,21 @@ class Trainer:
         norms = torch.linalg.vector_norm(grads, dim=1)
         scales: Tensor = step_sizes * (self.clip / (norms + 1e-6)).clamp(max=1.0)
         return scales
+
+
+class _Held(nn.Module):
+    """Lends the model to a function, with parameters in it that a lane has put there.
+
+    Gradients are taken inside, too: activation checkpointing computes parts of the model again then, and must
+    find the same parameters.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[nn.Module], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        return function(self.model)
 
 
 def train_round(

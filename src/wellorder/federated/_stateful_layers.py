@@ -31,12 +31,17 @@ class CountedDropout(nn.Module):
         super().__init__()
         self.p, self.whole, self.number = p, whole, number
         self.key: Tensor | None = None
-        self.calls = 0
-        """How often it was called since it was told what to draw from."""
+        self.calls = self.called = 0
+        """How often it was called since it was told what to draw from, and in the forward pass before."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.key is None:
             return x
+        if self.called > 1:
+            raise ValueError(
+                "model: a Dropout that is called several times in a forward pass cannot be computed again "
+                "(activation checkpointing): which call is meant? Use a layer for each"
+            )
         shape = x.shape[:2] if self.whole and x.ndim > 2 else x.shape
         index = torch.arange(shape.numel(), device=x.device)
         key = self.key if not self.calls else bits(self.key, torch.full_like(self.key, self.calls))
@@ -49,9 +54,9 @@ class CountedDropout(nn.Module):
 def with_counted_dropout(model: nn.Module) -> nn.Module:
     """A copy of the model whose active dropout layers draw by counter."""
     model = copy.deepcopy(model)
-    number = 0
+    made: dict[nn.Module, CountedDropout] = {}
     for parent in list(model.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):  # a layer may have several names
             if not isinstance(child, nn.modules.dropout._DropoutNd) or not child.training or not child.p:
                 continue
             p = float(child.p)
@@ -60,15 +65,22 @@ def with_counted_dropout(model: nn.Module) -> nn.Module:
                     f"model: {type(child).__name__}(p={p}) cannot be drawn from the run's seed; "
                     "use nn.Dropout with p below 1, or call its eval() first"
                 )
-            setattr(parent, name, CountedDropout(p, type(child) is not nn.Dropout, number))
-            number += 1
+            if child not in made:
+                made[child] = CountedDropout(p, type(child) is not nn.Dropout, len(made))
+            setattr(parent, name, made[child])
     return model
 
 
 def set_keys(layers: list[CountedDropout], key: Tensor | None) -> None:
     """Tell the layers of one lane what to draw from, until they are told anew."""
     for layer in layers:
-        layer.key, layer.calls = key, 0
+        layer.key, layer.calls, layer.called = key, 0, 0
+
+
+def forward_is_over(layers: list[CountedDropout]) -> None:
+    """What is computed again from now on, under activation checkpointing, draws what it drew before."""
+    for layer in layers:
+        layer.calls, layer.called = 0, layer.calls
 
 
 def running_statistics(model: nn.Module) -> Named:
@@ -143,7 +155,7 @@ def check_single_examples(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             copy.deepcopy(model)(one)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
         client = int(np.flatnonzero(alone)[0])
         raise ValueError(
             f"batch={config.batch}: client {client} has {sizes[client]} examples, so that one of its "

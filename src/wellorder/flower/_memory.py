@@ -66,7 +66,7 @@ class Memory:
             LOG.error("[ORDER] %s; going on from the round before", error)
             saved, self._damaged = load_state(previous), True
         told = f"state={str(self.path)!r}"
-        if not {"model", "inner", "queue", "counts", "cohort", "signals"} <= saved.keys():
+        if not {"model", "inner", "queue", "counts", "cohort"} <= saved.keys():
             raise ValueError(f"{told} was not saved by this strategy; delete it to start anew")
         kept = saved["model"]
         theirs = {name: list(kept[name].shape) for name in kept if kept[name].dtype.kind == "f"}  # trees grow

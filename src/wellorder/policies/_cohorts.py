@@ -13,7 +13,7 @@ from wellorder._compiled import jit
 from wellorder._kernels.sign_rules import Deterministic
 from wellorder._order import Keeps, Needs, Order, own_state, rng, shuffled
 from wellorder.policies._herding import herded
-from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew
+from wellorder.policies._latest_rows import LatestRows, fill_in, forgotten, known_part, opened, renew
 
 TRIES = 20
 """Exchanges tried for each unit; more of them change little."""
@@ -66,6 +66,10 @@ class BalancedCohorts:
 
     def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         return renew(state, units, signals, newest=self.newest)
+
+    def forget(self, state: LatestRows) -> LatestRows:
+        """Forget all rows, in the same epoch: those that come are of another kind."""
+        return forgotten(own_state(state, LatestRows))
 
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, own_state(state, LatestRows).epoch + 1)

@@ -362,7 +362,9 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             memory=observer.memory(),
             order_error=(*observer.errors, *observer.error_so_far()),
             coverage={} if source is None else source.coverage(),
-            rows=rows_in_words(getattr(observer.state, "known", None), self._seen_in),
+            rows=rows_in_words(
+                getattr(observer.state, "known", None), self.epoch if observer.learnt else self._seen_in
+            ),
             overhead=self._overhead(),
             latest=tuple(self._latest),
             rank=self._batching.share.number,

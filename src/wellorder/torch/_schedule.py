@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import time
@@ -76,8 +78,8 @@ class StateInTheMaking:
         self._made: list[Any] = []
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(before,), name=name, daemon=True)
-        _UNDERWAY.add(self)
         self._thread.start()
+        _UNDERWAY.add(self)
 
     def get(self) -> Any:
         """Wait for the state; an error in the making is raised here."""
@@ -104,7 +106,10 @@ class StateInTheMaking:
 
     def _run(self, before: Any) -> None:
         try:
-            made = [self._make(before.get() if isinstance(before, StateInTheMaking) else before), None]
+            if isinstance(before, StateInTheMaking):
+                before._wait(None)  # nobody who would want to be told waits here
+                before = before.get()
+            made = [self._make(before), None]
         except BaseException as error:  # whatever it is, it is the caller's to see
             made = [None, error]
         with self._changed:
@@ -116,6 +121,7 @@ class StateInTheMaking:
 
 
 _UNDERWAY: weakref.WeakSet[StateInTheMaking] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_UNDERWAY.clear)  # a forked process has none of these threads
 
 
 def let_threads_end(kind: type[StateInTheMaking] = StateInTheMaking, seconds: float | None = None) -> None:
@@ -200,5 +206,6 @@ def advanced(policy: Any, state: Any, take: Callable[[Order], None] | None = Non
 def say_progress(epoch: int, made: int, count: int) -> None:
     """Tell on the terminal, or in the log, how far the order is that somebody waits for."""
     so_far = f"{made:,} of {count:,} units" if made and count else "under way"
-    sys.stderr.write(f"wellorder: waiting for the order of epoch {epoch}: {so_far}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be nobody to tell
+        sys.stderr.write(f"wellorder: waiting for the order of epoch {epoch}: {so_far}\n")
+        sys.stderr.flush()
