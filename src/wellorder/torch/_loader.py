@@ -362,9 +362,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             memory=observer.memory(),
             order_error=(*observer.errors, *observer.error_so_far()),
             coverage={} if source is None else source.coverage(),
-            rows=rows_in_words(
-                getattr(observer.state, "known", None), self.epoch if observer.learnt else self._seen_in
-            ),
+            rows=rows_in_words(getattr(observer.state, "known", None), self._last_seen),
             overhead=self._overhead(),
             latest=tuple(self._latest),
             rank=self._batching.share.number,
@@ -394,8 +392,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         known = getattr(state, "known", None)
         if known is not None:
             found["order/known"] = float(known.mean())
-        if self._seen_in >= 0:
-            found["order/row_age"] = float(self.epoch - self._seen_in)
+        if self._last_seen >= 0:
+            found["order/row_age"] = float(self.epoch - self._last_seen)
         if known is not None and known.all():
             found["order/error_vs_shuffle"] = error_vs_shuffle(
                 state.rows, state.order, every=self._batching.step * share.of
@@ -487,6 +485,11 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             "steps of this epoch" if ending else "step": self._step,
             "order": checksum(self.order),
         }
+
+    @property
+    def _last_seen(self) -> int:
+        """The last epoch in which anything was seen, the present one too; -1 if there is none."""
+        return self.epoch if self._observer.learnt else self._seen_in
 
     @property
     def _heard(self) -> int:
