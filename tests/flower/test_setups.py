@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
     FedXgbBagging,
+    FedXgbCyclic,
 )
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 
@@ -216,6 +217,7 @@ class SecAggPlusWorkflow:
         (Tutorial(), r"Tutorial has a start\(\) of its own.*aggregate_train"),
         (given_a_start(FedAvg()), r"FedAvg has a start\(\) of its own"),
         (FedAvg, r"inner=FedAvg: this is a class; pass an instance, FedAvg\(\)"),
+        (FedXgbCyclic(), r"FedXgbCyclic takes one client after the other by itself.*FedXgbBagging\(\)"),
         (Legacy(), "a strategy of flwr.server, of another interface"),
         (SecAggPlusWorkflow(), "sums of updates only"),
         (OrderedStrategy(FedAvg(), PairGraB(), 2), "orders clients itself; wrap the strategy that is inside"),

@@ -67,6 +67,10 @@ def check_kind(inner: Any) -> None:
         kind = type(layer).__name__
         if getattr(layer, "orders_clients", False):
             raise ValueError("inner: it orders clients itself; wrap the strategy that is inside, once")
+        if hasattr(layer, "_make_sampling"):  # FedXgbCyclic
+            raise ValueError(
+                f"inner: {kind} takes one client after the other by itself; use it alone, or FedXgbBagging()"
+            )
         if getattr(layer.start, "__func__", None) is not Strategy.start:  # a subclass's, or put on it
             raise ValueError(
                 f"inner: {kind} has a start() of its own, which would never be called; move what it does to "
