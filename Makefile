@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## the main job: compare orders on handwritten digits (about a minute), and write a report
 	$(BIN)/python -m wellorder compare --task digits --seeds 10
 
-test: $(READY)  ## the fast tests and every doctest (five to six minutes on two cores)
+test: $(READY)  ## the fast tests and every doctest (about five minutes on two cores)
 	$(ALONE) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(TESTS)
 
 test-all: $(READY)  ## the slow tests: real components, long runs, and planted mistakes, which need not wait for each other
