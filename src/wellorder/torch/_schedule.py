@@ -121,7 +121,8 @@ class StateInTheMaking:
 
 
 _UNDERWAY: weakref.WeakSet[StateInTheMaking] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_UNDERWAY.clear)  # a forked process has none of these threads
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_UNDERWAY.clear)  # a forked process has none of these threads
 
 
 def let_threads_end(kind: type[StateInTheMaking] = StateInTheMaking, seconds: float | None = None) -> None:
