@@ -155,14 +155,14 @@ class Federation:
             self.give_up()
         return ()
 
-    def signal(self, held: Collection[str] | None = None) -> Signal:
+    def signal(self, held: Collection[str] = ()) -> Signal:
         """How updates relative to the current model become signals.
 
         The first ``held``, names of arrays that clients sent, settle what counts: whatever of them the model
         holds as floats. A strategy may average counters into floats later, or clients send a part of it.
         """
         names = self.counts or directions(self.model)
-        if not self.counts and (own := tuple(name for name in names if name in (held or ()))):
+        if not self.counts and (own := tuple(name for name in names if name in held)):
             names = self.counts = own
         lost = [name for name in names if name not in self.model]
         if lost:
@@ -245,8 +245,8 @@ class Federation:
         Names are numbered here and nowhere else: in which order they were met within an epoch is chance.
         """
         if self.server_step != 1:
-            trained = self.counts or directions(self.model)
-            self.model = {n: self._amplified(n, w) if n in trained else w for n, w in self.model.items()}
+            moved = self.first.keys() & (self.counts or directions(self.model))
+            self.model = {n: self._amplified(n, w) if n in moved else w for n, w in self.model.items()}
         before = len(self.names)
         self._number(self._met)
         self.queue.close(range(before, len(self.names)))
@@ -259,8 +259,6 @@ class Federation:
             self.names.append(name)
 
     def _amplified(self, name: str, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if name not in self.first:
-            return w
         moved: npt.NDArray[Any] = w + (1 - self.server_step) * (self.first[name] - w)
         return moved.astype(w.dtype)
 

@@ -187,7 +187,7 @@ def _projected(
     return out
 
 
-def _rows(x: Any, start: int, stop: int, offset: npt.NDArray[np.float64] | None = None) -> Any:
+def _rows(x: Any, start: int, stop: int, offset: npt.NDArray[np.float64] | None) -> Any:
     part = x[start:stop]
     if hasattr(part, "tocsr"):  # scipy sparse: the product with a dense matrix is dense
         return part.astype(np.float32)
@@ -197,7 +197,7 @@ def _rows(x: Any, start: int, stop: int, offset: npt.NDArray[np.float64] | None 
 
 
 def _offset(x: Any, width: int) -> npt.NDArray[np.float64] | None:
-    """What to take off each column, where float32 would see little else; by the first ``width`` examples.
+    """What to take off each column, where float32 would see little else; by the first examples.
 
     Warns of a table in which one column varies so much more than the others that it decides every projection.
     """

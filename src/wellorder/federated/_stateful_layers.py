@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from wellorder._arguments import instance_of
+from wellorder._clients.updates import STATISTICS
 from wellorder._kernels.random_bits import GOLDEN
 from wellorder.federated._config import Config
 from wellorder.federated._minibatches import bits, signed
@@ -95,7 +96,7 @@ def running_statistics(model: nn.Module) -> Named:
                 f"model: {path or 'it'} is a {type(module).__name__} with momentum=None, whose running "
                 "statistics depend on how often it was called; pass a number, e.g. 0.1"
             )
-        for name in ("running_mean", "running_var"):
+        for name in STATISTICS:
             found[f"{path}.{name}" if path else name] = getattr(module, name)
     return found
 

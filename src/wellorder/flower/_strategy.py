@@ -203,6 +203,7 @@ class OrderedStrategy(Strategy):
         self._round = self.federation.rounds + 1
         if self._record is None or arrays is not self._given:
             self._hold(arrays)
+            self.federation.check_model()
             self._given = arrays
         chosen = self._next_cohort(grid)
         nodes = {self._nodes.of[self.names[client]]: client for client in chosen}
@@ -349,7 +350,6 @@ class OrderedStrategy(Strategy):
         """Take a new model from outside."""
         self._record, self._views = record, arrays_of(record)
         self.federation.model = self._views
-        self.federation.check_model()
 
     def _as_record(self) -> ArrayRecord:
         """The model as a record: the one held, unless an epoch's end has changed the arrays."""

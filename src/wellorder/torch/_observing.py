@@ -80,6 +80,11 @@ class Observer:
         """Whether anything was seen in this epoch, though no batch may be finite as a whole."""
         return bool(self.running_error.sums) or getattr(self.state, "observed", 0) > 0
 
+    @property
+    def still_given(self) -> bool:
+        """Whether the rows are those that were `given`, at this moment: none came in this epoch."""
+        return self.given and not getattr(self.state, "observed", 0)
+
     def give_out(self, step: int) -> None:
         """The epoch's ``step``-th batch is in the training's hands: rows of later ones must wait for it."""
         self._given_out.add(step)
@@ -168,7 +173,7 @@ class Observer:
         self.flush()
         self._pending.take()  # of hooks that were taken off on the way: nobody asked the others for theirs
         self._given_out = set()
-        self.given = self.given and not getattr(self.state, "observed", 0)
+        self.given = self.still_given
         if isinstance(following, NextState):
             self._state, self.coming = self.state, following
         else:

@@ -26,7 +26,7 @@ def packed(observer: Observer) -> dict[str, Any]:
     return {
         "policy": {name: _tensor(value) for name, value in state_dict(observer.policy, state).items()},
         "counts": {name: getattr(observer, name) for name in COUNTS},
-        "given": observer.given and not getattr(observer.state, "observed", 0),
+        "given": observer.still_given,
         "errors": torch.tensor(observer.errors, dtype=torch.float64),
         "running_error": {
             "sums": torch.from_numpy(sums),
