@@ -427,6 +427,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from wellorder import Steering
 from wellorder.torch import ordered
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
 @dataclass(frozen=True)
 class Stuck(Steering):
     def advance(self, state):
@@ -467,6 +468,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from wellorder import Steering
 from wellorder.torch import ordered
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it
 @dataclass(frozen=True)
 class Slow(Steering):
     def advance(self, state):
