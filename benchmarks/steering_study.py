@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
@@ -35,7 +36,7 @@ from wellorder._datasets import files
 from wellorder._datasets.networks import lenet, logistic
 from wellorder._order import frozen, rng, shuffled
 from wellorder.experiments._tasks.official import Recipe
-from wellorder.policies._latest_rows import LatestRows, known_part
+from wellorder.policies._latest_rows import LatestRows, known_part, renew
 from wellorder.torch import ordered
 
 
@@ -66,6 +67,14 @@ class Variant(Steering):
             chosen = _chosen(rows, self.window, self.candidates, criterion, tail, self.together, draws[0])
             order = part[chosen]
         return replace(state, epoch=epoch, order=frozen(order), seen=0, observed=0)
+
+
+@dataclass(frozen=True)
+class Averaged(Steering):
+    """Steering over running means of the rows of all observed epochs, in which the newest weigh a half."""
+
+    def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
+        return renew(state, units, signals, newest=0.5)
 
 
 @jit
@@ -134,6 +143,7 @@ ORDERS: dict[str, Any] = {
     "tail against all": Variant(tail="against all"),
     "tail alone": Variant(tail="alone"),
     "whole batches": Variant(together=16),
+    "rows averaged": Averaged(),
 }
 LOOKED_AT = 2048
 """Training examples that the loss is taken over."""

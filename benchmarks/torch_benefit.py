@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_models import LM, LabelledData, ResNet
+from torch_models import LM, LabelledData, ResNet, mlp
 
 from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, ShuffleOnce, Steering, features
 from wellorder._datasets import files
@@ -80,6 +80,9 @@ SETTINGS = {
     "fashion-lenet-b16": Setting(Recipe(partial(lenet, 1, 28), 1e-3), "fashion_mnist"),
     "fashion-logistic-b16": Setting(Recipe(logistic, 3.2e-2, momentum=0.0), "fashion_mnist"),
     "fashion-logistic-adam": Setting(Recipe(logistic, 1e-3, momentum=0.0), "fashion_mnist", adam=True),
+    "fashion-mlp-b16": Setting(
+        Recipe(partial(mlp, 784, 100, 10), 5e-2, momentum=0.0), "fashion_mnist", epochs=15, examples=10_000
+    ),
     "resnet-recipe": Setting(
         RESNET, cosine=True, augmented=True, bf16=True, epochs=20, examples=50_000, seeds=2, looked_at=5000,
         orders=FEW,
@@ -109,6 +112,11 @@ def every_other(epoch: int) -> bool:
     return epoch == 0 or epoch in {2 * 4**power for power in range(epoch.bit_length())}
 
 
+def at_once_and_at_powers_of_four(epoch: int) -> bool:
+    """Epochs 0, 1, 4, 16, …: at once, and then half as often as `"auto"`."""
+    return epoch == 0 or at_powers_of_four(epoch)
+
+
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RR": (RandomReshuffling(), {}),
     "SO": (ShuffleOnce(), {}),
@@ -123,8 +131,9 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering auto": (Steering(), {}),
     "Steering always": (Steering(), {"observe": "always"}),
     "Steering at 1, 4, 16": (Steering(), {"observe": at_powers_of_four}),
+    "Steering at 0, 1, 4, 16": (Steering(), {"observe": at_once_and_at_powers_of_four}),
     "Steering at 0, 2, 8, 32": (Steering(), {"observe": every_other}),
-    "features, then Steering": (Steering(), {"rows": "features", "model": True}),
+    "features and Steering": (Steering(), {"rows": "features", "model": True}),
 }
 
 
@@ -316,9 +325,9 @@ def kept_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[str, float]]:
     """Seconds of an epoch, alone on the machine: shuffle=True, and each order's observed and other epochs.
 
-    Five of each in turns, of which the first is not counted; medians. The end of an observed epoch, where its
-    order is made, and the wait for an order that was made ahead are inside. Those of a part of the data
-    (``timed``) are scaled up, and with them what an end costs whatever the epoch's length.
+    Some of each (``turns``) in turns, the first of which is not counted; medians. The end of an observed
+    epoch, where its order is made, and the wait for an order that was made ahead are inside. Those of a part
+    of the data (``timed``) are scaled up, and with them what an end costs whatever the epoch's length.
     """
     torch.set_num_threads(1)
     setting = chosen(options, name)
@@ -328,7 +337,7 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     plain = Training(setting, part, "RR", 0)
     plain.loader = part.loader(setting.recipe.batch)
     times: dict[str, dict[str, list[float]]] = {}
-    for turn in range(5):
+    for turn in range(options.turns):
         for order, run in (("shuffle=True", plain), *runs.items()):
             kind = "observed" if getattr(run.loader, "observing", False) else "plain"
             if options.device == "cuda":
@@ -436,16 +445,19 @@ def main() -> None:
     for name in ("--epochs", "--seeds", "--examples", "--looked-at"):
         parser.add_argument(name, type=int, help="the setting's unless given")
     parser.add_argument("--timed", type=int, help="examples in the epochs that are timed; all unless given")
+    parser.add_argument("--turns", type=int, default=5, help="epochs that are timed; all but the first count")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--orders", nargs="+", choices=list(ORDERS), help="the setting's unless given")
     parser.add_argument("--rows", help="keep times and epochs here, and go on from them")
     parser.add_argument("--own-files", action="store_true", help="files of the same format, not the official")
     options = parser.parse_args()
+    if options.turns < 5:
+        parser.error(f"--turns {options.turns}: five at least, so that epochs of each kind are among them")
     until = time.time() + 60 * options.minutes
     known = kept_rows(options)
     times = {row["setting"]: row["seconds_of_an_epoch"] for row in known if "order" not in row}
     for name in options.settings:
-        if name not in times:
+        if not {*chosen(options, name).orders} <= {*times.get(name, ())}:  # all anew: they are compared
             times[name] = seconds_of_epochs(options, name)
             put_by(options, {"setting": name, "seconds_of_an_epoch": times[name]})
         say(setting=name, seconds_of_an_epoch=times[name])

@@ -415,8 +415,9 @@ def _check_values(policy: Policy[Any], blank: State, values: Mapping[str, Any]) 
     """Refuse a state that no training makes: a checksum tells damage, not forgery, and kernels trust a state.
 
     Names mean the same in every policy here: steps ``seen`` and ``observed`` of n, ``waiting`` a step or -1;
-    int8 arrays hold signs and marks; ``rows`` has one for each unit. Numbers are finite, except where a
-    policy's own first state (``blank``) holds others: NaN may stand for what is not known yet.
+    int8 arrays hold signs and marks; ``rows`` has one for each unit, whose first numbers were ``given``.
+    Numbers are finite, except where a policy's own first state (``blank``) holds others: NaN may stand for
+    what is not known yet.
     """
     order, n = values["order"], len(values["order"])
     if permutes(policy) and not is_permutation(order, n):
@@ -444,6 +445,16 @@ def _check_values(policy: Policy[Any], blank: State, values: Mapping[str, Any]) 
             raise ValueError(f"damaged state: {name} is not finite; load an intact copy")
         if name == "rows" and value.size and len(value) != n:
             raise ValueError(f"damaged state: {len(value)} rows for {n} units; load an intact copy")
+    given, rows, known = (values.get(name) for name in ("given", "rows", "known"))
+    if isinstance(given, int) and isinstance(rows, np.ndarray) and isinstance(known, np.ndarray):
+        length = rows.shape[1]
+        if not 0 <= given <= length:
+            raise ValueError(
+                f"damaged state: given={given} of {length} numbers in a row; load an intact copy"
+            )
+        beside = 0 < given < length
+        if ((known > 0).any() and not length) or ((known < 0).any() and not beside):
+            raise ValueError("damaged state: known marks units that have no rows; load an intact copy")
 
 
 def _plain(value: Any) -> Any:

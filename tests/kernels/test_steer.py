@@ -92,6 +92,20 @@ def test_of_real_numbers_the_orders_are_the_same_too(labels, width):
     assert compact.rows.nbytes * labels == whole.rows.nbytes
 
 
+@settings(max_examples=30)
+@given(st.tuples(st.integers(1, 60), st.integers(1, 6), st.integers(1, 30), st.integers(1, 9)))
+def test_weighed_rows_are_steered_as_rows_that_were_weighed_before(setting):
+    n, dim, size, candidates = setting
+    draw = np.random.default_rng(setting)
+    rows = draw.integers(-3, 4, size=(n, dim)).astype(np.float32)
+    mean, weights = draw.integers(-2, 3, size=dim) / 4, 2.0 ** draw.integers(-3, 4, size=dim)
+    start = int(rng(1, 0, "s").integers(2**63, size=1, dtype=np.uint64)[0])
+    expected = steered((rows - mean) * weights, np.zeros(dim), size, candidates, splitmix(start))
+    assert (
+        passed_through(Window(size, dim, candidates, rng(1, 0, "s"), None, weights), rows, mean) == expected
+    )
+
+
 def test_a_window_of_blocks_goes_on_from_its_sum_and_its_random_state_alone():
     draw = np.random.default_rng(5)
     blocks, places = draw.normal(size=(400, 3)).astype(np.float32), draw.integers(4, size=400)

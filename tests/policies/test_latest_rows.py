@@ -1,9 +1,12 @@
 """Herding and Steering: a fresh shuffle every epoch, arranged by the latest row of each unit, however old."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from wellorder import (
+    BalancedCohorts,
     Herding,
     PairGraB,
     RandomReshuffling,
@@ -137,14 +140,100 @@ def test_rows_live_on_in_epochs_that_show_nothing_and_may_be_renewed_in_part(pol
 
 
 @pytest.mark.parametrize("policy", BOTH, ids=str)
-def test_rows_known_before_training_shape_the_first_epoch_and_give_way_to_observed_ones(policy):
+def test_rows_known_before_training_shape_the_first_epoch_and_stay_beside_observed_ones(policy):
     given, observed = rows_of(300, dim=4), rows_of(300, dim=9, seed=1)
     state = policy.init(300, seed=2, rows=given)
     plain = policy.init(300, seed=2)
     assert state.order.tolist() != plain.order.tolist()
     assert policy.open(plain, 7).order.tolist() == shuffled(300, 2, 7).tolist()
     state = policy.advance(shown(policy, state, observed))
-    np.testing.assert_array_equal(state.rows, observed)
+    np.testing.assert_array_equal(state.rows, np.hstack([given, observed]).astype(np.float32))
+    np.testing.assert_array_equal(state.latest, observed.astype(np.float32))
+    state = policy.advance(shown(policy, state, 2 * observed))
+    np.testing.assert_array_equal(state.rows, np.hstack([given, 2 * observed]).astype(np.float32))
+    assert state.known.all()
+
+
+def signs(n, dim, seed):
+    """Plus and minus ones, as many of each in every column."""
+    draw = np.random.default_rng(seed)
+    return np.stack([draw.permutation(np.repeat([1.0, -1.0], n // 2)) for _ in range(dim)], axis=1)
+
+
+@pytest.mark.parametrize("policy", [*BOTH, BalancedCohorts(5)], ids=str)
+@pytest.mark.parametrize(("given_size", "observed_size"), [(1, 1), (2.0**40, 2.0**-40), (4.0, 2.0**60)])
+def test_of_rows_given_and_observed_each_kind_counts_as_much(policy, given_size, observed_size):
+    """Less their mean, both kinds are brought to length 1; with four and sixteen signs that is exact."""
+    given, observed = signs(300, 4, 0), signs(300, 16, 1)
+    state = policy.init(300, seed=2, rows=3 + given_size * given)
+    state = policy.advance(shown(policy, state, observed_size * observed))
+    together = np.hstack([given / 2, observed / 4])
+    np.testing.assert_array_equal(state.order, policy.open(policy.init(300, seed=2, rows=together), 1).order)
+    alone = policy.open(policy.init(300, seed=2, rows=observed), 1)
+    assert state.order.tolist() != alone.order.tolist()
+
+
+@pytest.mark.parametrize("policy", [*BOTH, BalancedCohorts(5)], ids=str)
+def test_units_that_were_not_observed_go_by_what_was_given_of_them(policy):
+    """In what was not seen of them they count as the mean: not as zero, which is far from all others here."""
+    given, observed = signs(300, 4, 0), signs(300, 16, 1)
+    state = policy.init(300, seed=2, rows=given)
+    seen = np.concatenate(
+        [np.flatnonzero(observed[:, 0] > 0)[:100], np.flatnonzero(observed[:, 0] < 0)[:100]]
+    )
+    for k in range(16):  # as many of each sign among those that are seen, too
+        observed[seen, k] = np.random.default_rng(k).permutation(np.repeat([1.0, -1.0], 100))
+    visits = state.order[np.isin(state.order, seen)]
+    state = policy.advance(policy.observe(state, visits, 64 + observed[visits]))
+    together = np.hstack([given / 2, observed / 4])
+    together[np.setdiff1d(np.arange(300), seen), 4:] = 0
+    np.testing.assert_array_equal(state.order, policy.open(policy.init(300, seed=2, rows=together), 1).order)
+    assert (state.known != 0).all()
+    assert int((state.known > 0).sum()) == 200
+
+
+@pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
+def test_few_observed_units_do_not_spoil_what_was_given(policy):
+    given = rows_of(400, dim=4)
+    state = policy.init(400, rows=given)
+    some = state.order[:16]
+    state = policy.advance(policy.observe(state, some, rows_of(16, dim=9)))
+    shuffle = np.median([order_error(given, shuffled(400, s, 0)) for s in range(9)])
+    assert order_error(given, state.order) < 0.3 * shuffle
+
+
+@pytest.mark.parametrize("power", [-90, -70, 70, 120])
+def test_rows_of_any_size_are_steered_alike(power):
+    """Products of rows of 2^±70 and their sum are outside of float32; these are not the rows' fault."""
+    rows, policy = rows_of(500), Steering(window=100)
+    rows[:300] = 0  # the first of them say nothing about size
+    usual = policy.init(500, rows=rows)
+    np.testing.assert_array_equal(policy.init(500, rows=rows * np.float32(2.0**power)).order, usual.order)
+    assert order_error(rows, usual.order) < 0.5 * order_error(rows, shuffled(500, 0, 0))
+
+
+@pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
+def test_a_kind_in_which_all_units_are_alike_decides_nothing(policy):
+    observed = rows_of(50, dim=6)
+    state = policy.advance(shown(policy, policy.init(50, rows=np.full((50, 3), 7.0)), observed))
+    alone = policy.advance(shown(policy, policy.init(50), observed))
+    assert state.order.tolist() == alone.order.tolist()
+
+
+@pytest.mark.parametrize("policy", BOTH, ids=str)
+@pytest.mark.parametrize("given", [-1, 8])
+def test_a_state_that_was_given_more_than_its_rows_hold_is_refused(policy, given):
+    state = replace(policy.init(5, rows=rows_of(5, dim=7)), given=given)
+    with pytest.raises(ValueError, match=f"given={given} of 7"):
+        load_state_dict(policy, state_dict(policy, state))
+
+
+@pytest.mark.parametrize("policy", BOTH, ids=str)
+@pytest.mark.parametrize("mark", [-1, 1])
+def test_a_state_that_marks_units_without_rows_is_refused(policy, mark):
+    state = replace(policy.init(5), known=np.full(5, mark, np.int8))
+    with pytest.raises(ValueError, match="known marks units that have no rows"):
+        load_state_dict(policy, state_dict(policy, state))
 
 
 @pytest.mark.parametrize("policy", BOTH, ids=str)

@@ -126,10 +126,20 @@ MUTATIONS = {
         [("if not self.compiled and self._called:\n", "if not self.compiled:\n")],
         f"{OBSERVE}::test_a_run_that_goes_on_in_an_unobserved_epoch_is_heard_in_the_next_observed_one",
     ),
-    "given rows stay beside observed ones of their length": (
-        "torch/_observing.py",
-        [("if given and forget is not None and not", "if False and not")],
-        f"{OBSERVE}::test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come",
+    "observed rows are written over given ones": (
+        "policies/_latest_rows.py",
+        [("        latest = rows[unit, given:]\n", "        latest = rows[unit]\n")],
+        f"{OBSERVE}::test_given_rows_as_long_as_observed_ones_stay_beside_those",
+    ),
+    "given rows and observed ones count by their size": (
+        "policies/_latest_rows.py",
+        [("    one_kind = not 0 < given < len(mean)\n", "    one_kind = True\n")],
+        "tests/policies/test_latest_rows.py::test_of_rows_given_and_observed_each_kind_counts_as_much",
+    ),
+    "a unit that was not observed counts as if it had been seen to be zero": (
+        "policies/_latest_rows.py",
+        [("    return len(row) if known > 0 else (given if known < 0 else 0)\n", "    return len(row)\n")],
+        "tests/policies/test_latest_rows.py::test_units_that_were_not_observed_go_by_what_was_given_of_them",
     ),
     "an order is waited for by a join that can be interrupted": (
         "torch/_schedule.py",
@@ -203,7 +213,7 @@ MUTATIONS = {
     ),
     "the thread is there when workers are forked": (
         "torch/_loader.py",
-        [("        batches = self._drawn()", "        batches = self._inner")],
+        [("        batches = self._drawn(numbered=False)", "        batches = self._inner")],
         f"{OBSERVE}::test_workers_are_forked_before_the_thread_begins",
     ),
     "a user's schedule is asked again and again": (

@@ -24,6 +24,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from wellorder import CDGraB, PairGraB, Steering
 from wellorder.torch import ordered
 
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks_workers import workers
+
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 FOLDER = Path(sys.argv[1] if __name__ == "__main__" else ".")
 HANGING = "nobody_hangs_beyond_the_timeout"
@@ -91,11 +94,11 @@ def check_workers_of_a_fork_server():
 
 
 def check_ddp_is_one_process_with_a_larger_batch():
-    for n, workers, shard in ((100, 0, False), (96, 2, True)):
+    for n, count, shard in ((100, 0, False), (96, 2, True)):
         data, net = numbered(n), network()
         other, model = copy.deepcopy(net), DistributedDataParallel(net)
         sampler = DistributedSampler(data) if shard else None
-        given = DataLoader(data, 4, shuffle=None if shard else True, sampler=sampler, num_workers=workers)
+        given = DataLoader(data, 4, shuffle=None if shard else True, sampler=sampler, **workers(count))
         loader, single = ordered(given, model), alone(data, 4 * WORLD, other)
         pairs = zip(train(model, loader, 4), train(other, single, 4), strict=True)
         for epoch, (ours, theirs) in enumerate(pairs):

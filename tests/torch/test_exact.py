@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -99,6 +99,7 @@ def test_convolution_with_padding_by_name_and_uneven_kernel():
 @EXAMPLES
 @given(b=st.integers(1, 5), t=st.integers(1, 6), v=st.integers(1, 8), d=st.integers(1, 5),
        seed=st.integers(0, 99), padding=st.booleans())  # fmt: skip
+@example(b=4, t=5, v=3, d=2, seed=0, padding=True)  # with padding among the tokens, whatever else is drawn
 def test_embedding(b, t, v, d, seed, padding):
     torch.manual_seed(seed)
     agree(nn.Embedding(v, d, padding_idx=0 if padding else None), torch.randint(0, v, (b, t)))

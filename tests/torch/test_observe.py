@@ -35,6 +35,7 @@ from wellorder import (
     features,
     order_error,
 )
+from wellorder._measure import error_vs_shuffle
 from wellorder._order import shuffled
 from wellorder.torch import MicroBatch, OrderedLoader, Sketch, _observing, ordered
 from wellorder.torch._schedule import advanced, let_threads_end, schedule_of
@@ -715,22 +716,28 @@ def test_rows_alone_give_the_orders_of_balanced(policy, make):
     assert "no model was given" in str(loader.report())
 
 
-def test_given_rows_shape_epoch_zero_and_observed_ones_the_rest(make, train):
+def test_given_rows_shape_epoch_zero_and_stay_beside_observed_ones(make, train):
     rows = known_rows(200)
     model, _, loader = make(n=200, rows=rows)
     assert loader.order.tolist() == next(balanced(rows, seed=3)).tolist()
     assert our_hooks(model)
     assert loader.report().rows == "200 of 200 units, given before training"
     train(loader, model)
-    seen = loader._observer.state.rows
-    assert seen.shape[1] != rows.shape[1]
-    assert loader.order.tolist() == Steering().open(Steering().init(200, seed=3, rows=seen), 1).order.tolist()
-    assert loader.report().rows == "200 of 200 units, last seen in epoch 0"
+    state = loader._observer.state
+    np.testing.assert_array_equal(state.rows[:, : rows.shape[1]], rows)
+    policy = Steering()
+    first = policy.init(200, seed=3, rows=rows)
+    alone = policy.observe(first, first.order, state.latest[first.order])
+    assert loader.order.tolist() == policy.advance(alone).order.tolist()
+    beside = "beside what was given before training"
+    assert loader.report().rows == f"200 of 200 units, last seen in epoch 0, {beside}"
+    vs_shuffle = loader.metrics()["order/error_vs_shuffle"]
+    assert vs_shuffle == error_vs_shuffle(state.latest, loader.order, every=loader.batch_size)
 
 
 @pytest.mark.parametrize("policy", [Steering(), Herding(2), BalancedCohorts(4)], ids=str)
 @pytest.mark.parametrize("resumed", [False, True])
-def test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come(policy, resumed, make):
+def test_given_rows_as_long_as_observed_ones_stay_beside_those(policy, resumed, make):
     """A feature's and a gradient's row have no inner product, also where an epoch is left half-way."""
     _, _, plain = make(policy, n=40)
     length = plain.spec.size if plain.spec is not None else 0
@@ -743,7 +750,7 @@ def test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come(polic
             state = loader.state_dict()
             model, optimizer, loader = make(policy, n=40, rows=np.zeros((40, length), np.float32))
             loader.load_state_dict(state)
-            assert loader.report().rows == "8 of 40 units, last seen in epoch 0"
+            assert loader.report().rows.startswith("8 of 40 units, last seen in epoch 0, beside")
             break
         if len(seen) == 24:
             break
@@ -753,10 +760,11 @@ def test_given_rows_as_long_as_observed_ones_are_forgotten_when_those_come(polic
             step(model, optimizer, batch)
     next(iter(loader))  # opens the next epoch
     state = loader._observer.state
-    assert state.rows.shape[1] == length
-    assert set(np.flatnonzero(state.known).tolist()) == seen
-    assert np.abs(state.rows).max() < 1e5
-    assert loader.report().rows == "24 of 40 units, last seen in epoch 0"
+    assert state.latest.shape[1] == length
+    assert set(np.flatnonzero(state.known > 0).tolist()) == seen
+    assert np.abs(state.latest).max() < 1e5
+    assert (state.rows[:, :length] == 1e6).all()
+    assert loader.report().rows.startswith("24 of 40 units, last seen in epoch 0, beside")
 
 
 def test_given_rows_stay_if_all_that_was_observed_is_not_finite(make):

@@ -38,17 +38,9 @@ FOUR = (
 
 HANGING = "nobody_hangs_beyond_the_timeout"
 
-# Python before 3.11.10 (gh-112275): a lock of the interpreter that another thread holds at a fork, here one
-# of gloo's that asks for the GIL, is waited for in the child, for ever. docs/devices.md has the cures.
-FORKS_MAY_HANG = sys.version_info < (3, 11, 10)
-NEVER_LEFT_ITS_FORK = re.compile(r'Current thread .*\n  File ".*popen_fork\.py", line \d+ in _launch\n')
 
-
-def torchrun(ranks, folder, names, wait=120, *, again=FORKS_MAY_HANG):
-    """Run the checks on so many ranks, whose group waits so many seconds; who is late says where it is.
-
-    If that is inside of a fork, which such a Python may never leave, they are run ``again``, once.
-    """
+def torchrun(ranks, folder, names, wait=120):
+    """Run the checks on so many ranks, whose group waits so many seconds; who is late says where it is."""
     told = {"OMP_NUM_THREADS": "1", "SECONDS_TO_WAIT": str(wait)}
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     words += [str(SCRIPT), str(folder), *names]
@@ -63,8 +55,6 @@ def torchrun(ranks, folder, names, wait=120, *, again=FORKS_MAY_HANG):
             except subprocess.TimeoutExpired:
                 run.kill()
                 raise
-    if again and run.returncode and NEVER_LEFT_ITS_FORK.search(said):
-        return torchrun(ranks, folder, names, wait, again=False)
     return subprocess.CompletedProcess(words, run.returncode, out, said)
 
 
@@ -86,29 +76,6 @@ def passed(done, ranks, names):
     assert done.returncode == 0, "\n".join([*done.stdout.splitlines()[-ranks:], *told[-200:]])
     for name in names:
         assert done.stdout.count(f"ok {name}") == ranks, (name, done.stdout[-2000:])
-
-
-def test_a_worker_is_excused_only_inside_of_its_fork():
-    stack = 'Current thread 0x01 (most recent call first):\n  File "/lib/popen_fork.py", line {} in {}\n'
-    assert NEVER_LEFT_ITS_FORK.search("Thread 0x02:\n  <no Python frame>\n\n" + stack.format(66, "_launch"))
-    at_work = stack.format(71, "_launch").replace(
-        "first):\n", 'first):\n  File "worker.py", line 334 in _worker_loop\n'
-    )
-    assert not NEVER_LEFT_ITS_FORK.search(at_work)
-    assert not NEVER_LEFT_ITS_FORK.search(stack.format(40, "wait"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("excused", "runs"), [(True, 2), (False, 1)])
-def test_ranks_whose_worker_never_left_its_fork_run_once_more(tmp_path, monkeypatch, excused, runs):
-    script = tmp_path / "ranks.py"
-    stack = 'Current thread 0x01:\\n  File \\"popen_fork.py\\", line 66 in _launch\\n'
-    script.write_text(
-        f'import sys; open("{tmp_path}/runs", "a").write("1"); print("{stack}", file=sys.stderr); sys.exit(1)'
-    )
-    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", script)
-    assert torchrun(1, tmp_path, [], again=excused).returncode != 0
-    assert (tmp_path / "runs").read_text() == "1" * runs
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+sys.path.insert(0, str(Path(__file__).parent))
+from ranks_workers import workers
+
 N, BATCH, EPOCHS = 26, 4, 4
 
 
@@ -116,10 +119,10 @@ def with_accelerate(out):
 
     from wellorder.torch import ordered
 
-    def objects(order_first, accelerator, n=N, workers=0):
+    def objects(order_first, accelerator, n=N, count=0):
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        loader = DataLoader(examples(n), BATCH, shuffle=True, num_workers=workers)
+        loader = DataLoader(examples(n), BATCH, shuffle=True, **workers(count))
         if order_first:
             loader = ordered(loader, model)
             model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -135,14 +138,14 @@ def with_accelerate(out):
             optimizer.zero_grad()
 
     found = {}
-    for name, order_first, accumulation, n, workers in (
+    for name, order_first, accumulation, n, count in (
         ("prepare(ordered)", True, 1, N, 0),
         ("ordered(prepare)", False, 1, N, 2),
         ("accumulated", True, 2, N, 0),
         ("odd", True, 1, N + 1, 0),
     ):
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
-        model, optimizer, loader = objects(order_first, accelerator, n, workers)
+        model, optimizer, loader = objects(order_first, accelerator, n, count)
         assert type(model).__name__ == "DistributedDataParallel"
         batches, synced = [], []
         for epoch in range(EPOCHS):
@@ -276,7 +279,7 @@ def with_lightning(out):
     full = visits(module)
     for name, done in (("step=6", 6), ("epoch=1", 8)):
         again = Classifier()
-        fit(again, given(again, num_workers=2), checkpoint=str(out / "lightning" / f"{name}.ckpt"))
+        fit(again, given(again, **workers(2)), checkpoint=str(out / "lightning" / f"{name}.ckpt"))
         assert visits(again) == full[done:], name
         assert same_weights(module, again), name
     reloading = Reloading()

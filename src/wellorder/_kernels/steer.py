@@ -31,13 +31,23 @@ class Window:
     label). Then the window holds the block b alone, and in which place of a row it stands. With the mean m,
     z = b - m, and ⟨z, s⟩ = ⟨b, s⟩ - ⟨m, s⟩: a product over the block, less one that all rows share.
 
+    Numbers of different kinds may stand in one row: ``weights`` say what each counts, once its mean is off.
+    Then rows are no blocks, and the mean is the same in all calls.
+
     Memory is O(window · width), whatever passes through it; a step costs O(candidates · width + dim).
     """
 
     def __init__(
-        self, size: int, dim: int, candidates: int, draw: np.random.Generator, width: int | None = None
+        self,
+        size: int,
+        dim: int,
+        candidates: int,
+        draw: np.random.Generator,
+        width: int | None = None,
+        weights: npt.NDArray[np.float64] | None = None,
     ) -> None:
         self.candidates = candidates
+        self.weights = np.ones(dim) if weights is None else weights
         self.numbers = np.empty(size, np.int64)
         self.places = None if width is None else np.empty(size, np.int64)
         self.rows = np.empty((size, dim if width is None else width), np.float32)
@@ -63,12 +73,14 @@ class Window:
         """
         if self.places is None and self.mean is not None and not np.array_equal(mean, self.mean):
             shift = mean - self.mean
-            _shift(self.rows, self.scales, self.filled, self.total, self.near, shift, self.emitted)
+            _shift(
+                self.rows, self.weights, self.scales, self.filled, self.total, self.near, shift, self.emitted
+            )
         self.mean = mean.copy()
         out = np.empty(len(which), np.int64)
         self.filled, gone = _take_in(
-            rows, places, which, numbers, mean, self.filled, self.candidates, self.draws, self.numbers,
-            self.rows, self.places, self.scales, self.total, self.near, out,
+            rows, places, which, numbers, mean, self.weights, self.filled, self.candidates, self.draws,
+            self.numbers, self.rows, self.places, self.scales, self.total, self.near, out,
         )  # fmt: skip
         self.emitted += gone
         return out[:gone]
@@ -95,21 +107,25 @@ def steered(
     rows: Rows,
     order: Order,
     mean: npt.NDArray[np.float64],
+    weights: npt.NDArray[np.float64] | None,
     window: int,
     candidates: int,
     draws: tuple[int, int],
 ) -> Iterator[Order]:
     """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
 
+    ``weights`` say what each number of a row counts, as much as any other where there are none.
+
     Gives the new order part by part, as it is made. O(n·candidates·k) time.
     """
     seed, epoch = draws
-    held = Window(min(window, len(order)), rows.shape[1], candidates, rng(seed, epoch, "steering"))
-    at, (size, most) = 0, PARTS
+    size, drawn = min(window, len(order)), rng(seed, epoch, "steering")
+    held = Window(size, rows.shape[1], candidates, drawn, weights=weights)
+    at, (part, most) = 0, PARTS
     while at < len(order):
-        which = order[at : at + size].astype(np.int64)
+        which = order[at : at + part].astype(np.int64)
         yield held.take_in(rows, which, which, mean).astype(order.dtype)
-        at, size = at + size, min(2 * size, most)
+        at, part = at + part, min(2 * part, most)
     yield held.drain().astype(order.dtype)
 
 
@@ -206,10 +222,10 @@ def _less(times, mean, total, near):  # type: ignore[no-untyped-def]
 
 
 @fast
-def _put(row, mean, place, scale, at):  # type: ignore[no-untyped-def]
+def _put(row, mean, weights, place, scale, at):  # type: ignore[no-untyped-def]
     length = 0.0
     for k in range(len(mean)):
-        z = np.float64(row[k]) - mean[k]
+        z = (np.float64(row[k]) - mean[k]) * weights[k]
         place[k] = np.float32(z)
         length += z * z
     scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
@@ -227,9 +243,9 @@ def _put_block(row, mean, square, place, scale, at):  # type: ignore[no-untyped-
 
 
 @jit
-def _shift(window, scales, filled, total, near, shift, emitted):  # type: ignore[no-untyped-def]
+def _shift(window, weights, scales, filled, total, near, shift, emitted):  # type: ignore[no-untyped-def]
     for at in range(filled):
-        _put(window[at], shift, window[at], scales, at)
+        _put(window[at], shift, weights, window[at], scales, at)
     for k in range(len(total)):
         total[k] -= emitted * shift[k]
         near[k] = np.float32(total[k])
@@ -237,8 +253,8 @@ def _shift(window, scales, filled, total, near, shift, emitted):  # type: ignore
 
 @jit
 def _take_in(  # type: ignore[no-untyped-def]
-    rows, blocks, which, numbers, mean, filled, candidates, draws, held,
-    window, places, scales, total, near, out,
+    rows, blocks, which, numbers, mean, weights, filled, candidates, draws,
+    held, window, places, scales, total, near, out,
 ):  # fmt: skip
     gone, square = 0, 0.0
     for k in range(len(mean)):  # np.dot would need SciPy here
@@ -260,7 +276,7 @@ def _take_in(  # type: ignore[no-untyped-def]
             filled += 1
         held[at] = numbers[i]
         if places is None:
-            _put(rows[which[i]], mean, window[at], scales, at)
+            _put(rows[which[i]], mean, weights, window[at], scales, at)
         else:
             places[at] = blocks[which[i]]
             mine = mean[places[at] * rows.shape[1] :]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from wellorder._arguments import real_number, whole_number
 from wellorder._compiled import jit
 from wellorder._kernels.sign_rules import Deterministic
-from wellorder._order import Keeps, Needs, Order, own_state, rng, shuffled
+from wellorder._order import Keeps, Needs, Order, Rows, own_state, rng, shuffled
 from wellorder.policies._herding import herded
-from wellorder.policies._latest_rows import LatestRows, fill_in, forgotten, known_part, opened, renew
+from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew, weighed
 
 TRIES = 20
 """Exchanges tried for each unit; more of them change little."""
@@ -29,8 +29,9 @@ class BalancedCohorts:
     So the cohorts of a fresh shuffle exchange members, at random, wherever that lessens
     :math:`\sum_r \|\sum_{c \in r} (z_c - \bar z)\|^2`; then the cohorts' sums are put in order as by
     `Herding`. A row is a running mean of a client's updates, since one alone is half noise. Without rows the
-    orders are those of `RandomReshuffling`; a client without a row keeps its random place. Costs n·k·4 bytes
-    for rows of k numbers, and O(n·k) time an epoch.
+    orders are those of `RandomReshuffling`; a client without a row keeps its random place. Rows given
+    before the first epoch stay beside those that are observed later. Costs n·k·4 bytes for rows of k numbers
+    (as much once more, while an order is made of both kinds), and O(n·k) time an epoch.
 
     Parameters
     ----------
@@ -67,10 +68,6 @@ class BalancedCohorts:
     def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         return renew(state, units, signals, newest=self.newest)
 
-    def forget(self, state: LatestRows) -> LatestRows:
-        """Forget all rows, in the same epoch: those that come are of another kind."""
-        return forgotten(own_state(state, LatestRows))
-
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, own_state(state, LatestRows).epoch + 1)
 
@@ -79,21 +76,22 @@ class BalancedCohorts:
         order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
         if len(part) >= 2 * self.cohort:
-            part = self._arranged(state, epoch, part, mean)
+            part = self._arranged(*weighed(state, mean), part, rng(state.seed, epoch, "cohorts"))
         filled = fill_in(order, state.known, part)
         return replace(state, epoch=epoch, order=filled, seen=0, observed=0)
 
-    def _arranged(self, state: LatestRows, epoch: int, part: Order, mean: npt.NDArray[np.float64]) -> Order:
+    def _arranged(
+        self, rows: Rows, mean: npt.NDArray[np.float64], part: Order, draw: np.random.Generator
+    ) -> Order:
         """The units of ``part``, in cohorts that are balanced and herded; a short last one stays the last."""
         count, size = len(part) // self.cohort, self.cohort
         members = part[: count * size].reshape(count, size).copy()
-        sums = np.stack([state.rows[own].sum(axis=0, dtype=np.float64) - size * mean for own in members])
-        draw = rng(state.seed, epoch, "cohorts")
+        sums = np.stack([rows[own].sum(axis=0, dtype=np.float64) - size * mean for own in members])
         left = TRIES * members.size
         while left > 0:
             tries = min(left, PART)
             cohorts, places = draw.integers(count, size=(tries, 2)), draw.integers(size, size=(tries, 2))
-            _exchange(state.rows, members, sums, cohorts, places)
+            _exchange(rows, members, sums, cohorts, places)
             left -= tries
         first = draw.permutation(count).astype(part.dtype)
         turns, _ = herded(sums.astype(np.float32), first, sums.mean(axis=0), Deterministic(), 8, (0, 0))

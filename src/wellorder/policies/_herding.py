@@ -13,7 +13,7 @@ from wellorder._kernels.balance import balance_stored
 from wellorder._kernels.reorder import place
 from wellorder._kernels.sign_rules import Deterministic, SignRule, checked_rule
 from wellorder._order import Keeps, Needs, Order, Rows, own_state, shuffled
-from wellorder.policies._latest_rows import LatestRows, fill_in, forgotten, known_part, opened, renew
+from wellorder.policies._latest_rows import LatestRows, fill_in, known_part, opened, renew, weighed
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,10 @@ class Herding:
     GraB and PairGraB see each signal once, and halve the order error once an epoch. With rows kept, the same
     pass can be repeated at one epoch's end, about the rows' true mean; and rows that are
     a few epochs old still serve, so signals need not come in every epoch. Without rows the orders are those
-    of `RandomReshuffling`; a unit without a row keeps its random place. Meant for sketches and features:
-    costs n·k·4 bytes for rows of k numbers, and O(passes·n·k) time an epoch.
+    of `RandomReshuffling`; a unit without a row keeps its random place. Rows that are given before the first
+    epoch stay beside those that are observed later. Meant for sketches and features: costs n·k·4 bytes for
+    rows of k numbers (as much once more, while an order is made of both kinds), and O(passes·n·k) time an
+    epoch.
 
     Parameters
     ----------
@@ -59,10 +61,6 @@ class Herding:
     def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         return renew(state, units, signals)
 
-    def forget(self, state: LatestRows) -> LatestRows:
-        """Forget all rows, in the same epoch: those that come are of another kind."""
-        return forgotten(own_state(state, LatestRows))
-
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, own_state(state, LatestRows).epoch + 1)
 
@@ -70,7 +68,8 @@ class Herding:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
         order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
-        part, clipped = herded(state.rows, part, mean, self.rule, self.passes, (state.seed, epoch))
+        rows, mean = weighed(state, mean)
+        part, clipped = herded(rows, part, mean, self.rule, self.passes, (state.seed, epoch))
         filled = fill_in(order, state.known, part)
         return replace(state, epoch=epoch, order=filled, seen=0, observed=0, clipped=state.clipped + clipped)
 

@@ -12,7 +12,15 @@ import numpy.typing as npt
 from wellorder._arguments import whole_number
 from wellorder._kernels.steer import steered
 from wellorder._order import Keeps, Needs, Order, frozen, own_state, shuffled
-from wellorder.policies._latest_rows import LatestRows, fill_in, forgotten, known_part, opened, renew
+from wellorder.policies._latest_rows import (
+    LatestRows,
+    fill_in,
+    known_part,
+    opened,
+    renew,
+    weighed,
+    weights_of,
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +31,10 @@ class Steering:
     the one with the smallest ⟨z, s⟩/‖z‖, where z is its row less the mean of all and s the sum of those
     visited so far. One pass, where `Herding` takes several, and it needs no second look: `balanced_stream`
     does the same to data that stream by. Rows may be as old as they are; without them the orders are those
-    of `RandomReshuffling`, and a unit without a row keeps its random place. Costs n·k·4 bytes for rows of k
-    numbers, and O(candidates·n·k) time an epoch.
+    of `RandomReshuffling`, and a unit without a row keeps its random place. Rows that are given before the
+    first epoch stay beside those that are observed later. Costs n·k·4 bytes for rows of k numbers, given and
+    observed ones together (as much once more while an order is made, if some units have only given ones), and
+    O(candidates·n·k) time an epoch.
 
     Parameters
     ----------
@@ -61,10 +71,6 @@ class Steering:
     def observe(self, state: LatestRows, units: npt.ArrayLike, signals: Any) -> LatestRows:
         return renew(state, units, signals)
 
-    def forget(self, state: LatestRows) -> LatestRows:
-        """Forget all rows, in the same epoch: those that come are of another kind."""
-        return forgotten(own_state(state, LatestRows))
-
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, own_state(state, LatestRows).epoch + 1)
 
@@ -86,7 +92,13 @@ class Steering:
         order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
         if len(part):
-            parts = steered(state.rows, part, mean, self.window, self.candidates, (state.seed, epoch))
+            rows, weights = state.rows, None
+            if state.known.min() < 0:  # the mean stands for what was not observed only in a copy
+                rows, mean = weighed(state, mean)
+            else:
+                weights = weights_of(state, mean)
+            draws = state.seed, epoch
+            parts = steered(rows, part, mean, weights, self.window, self.candidates, draws)
             if len(part) == len(order):
                 made = []
                 for each in parts:

@@ -59,6 +59,7 @@ _BEHIND = (
     "nothing. Load the state_dict() of the loader before (in Lightning add "
     "wellorder.lightning.OrderCallback(), which does that after an epoch's end, and for loaders made anew)"
 )
+LEFT_FOR_ANOTHER = "this epoch was left for another: iterate over an OrderedLoader once at a time"
 ONE_RANK_ALONE = (
     "this state was saved by another rank alone, in the middle of an observed epoch: what this one saw in it "
     "is lost, and those examples keep their older rows. Save on every rank, or at an epoch's end"
@@ -110,16 +111,15 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
                 generator=loader.generator,
                 **settings,
             )
-            # What is iterated over has numbered examples, so that a batch knows whose it is.
+            # What is iterated over has numbered examples, so that a batch knows whose it is. Where nobody
+            # asks, and no workers would be kept twice, they are as they were given: that is quicker.
             numbered: Any = NumberedDataset(loader.dataset)
             collate: Any = NumberedCollate(loader.collate_fn)
-            self._inner: DataLoader[Any] = DataLoader(
-                numbered,
-                batch_sampler=self._rest,
-                collate_fn=collate,
-                generator=self._generator,
-                **settings,
-            )
+            how: dict[str, Any] = {"batch_sampler": self._rest, "generator": self._generator, **settings}
+            self._inner: DataLoader[Any] = DataLoader(numbered, collate_fn=collate, **how)
+            self._without_numbers: DataLoader[Any] | None = None
+            if not self.num_workers:
+                self._without_numbers = DataLoader(loader.dataset, collate_fn=loader.collate_fn, **how)
         object.__setattr__(self, "batch_sampler", self._rest)  # torch lets nobody set it later
         self._schedule = schedule_of(observe, policy)
         self._records = BatchRecords()
@@ -131,7 +131,6 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
                 self.spec, model, policy, seed, scaler, self._records, batch=size, strict=strict
             )
         self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows), **self._how())
-        self._observer.given = rows is not None
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
         self._steps_before = 0  # of the epoch before this one
@@ -221,12 +220,14 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
 
     def _plain_epoch(self, iteration: int) -> Iterator[Any]:
         """Hand out batches, and nothing else: no hook is on the model, and no record is kept."""
-        batches = self._drawn()  # workers are forked here, and should be before there is a thread
+        batches = self._drawn(numbered=False)  # workers are forked here, and before there is a thread
         if remembers(self.policy) and self._next is None:
             self._next = NextState(self.policy, self._observer.coming or self._observer.state)
-        for _, batch in batches:
-            self._check_turn(iteration)
-            self._step += 1
+        own = vars(self)  # past DataLoader's own __setattr__, a call in every step
+        for batch in batches:
+            if iteration != self._iteration:
+                raise RuntimeError(LEFT_FOR_ANOTHER)
+            own["_step"] += 1
             yield batch
         if iteration == self._iteration:
             self._advance()
@@ -235,7 +236,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         grouped = self._batching.grouped
         # A parameter's gradient does not tell its batch: micro-batches are settled when the next is drawn.
         for examples, batch in self._drawn():
-            self._check_turn(iteration)
+            if iteration != self._iteration:
+                raise RuntimeError(LEFT_FOR_ANOTHER)
             self._settle()
             self._step += 1
             units = self._owners[examples[:1] if grouped else examples]
@@ -253,23 +255,20 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             self._watch.all_drawn()
             self._advance()
 
-    def _drawn(self) -> Iterator[Any]:
-        """The epoch's batches with their examples' numbers."""
+    def _drawn(self, *, numbered: bool = True) -> Iterator[Any]:
+        """The epoch's batches, with their examples' numbers or without."""
         if self.num_workers:
             let_threads_end()
         self._rest.asked_by_loader = True
         try:
+            if not numbered and self._without_numbers is not None and self._delivery is None:
+                return iter(self._without_numbers)
             self._inner.worker_init_fn = self.worker_init_fn  # trainers set it later
             batches: Iterator[Any] = iter(self._inner)
-            return batches if self._delivery is None else self._delivery.placed(batches)
+            batches = batches if self._delivery is None else self._delivery.placed(batches)
+            return batches if numbered else (batch for _, batch in batches)
         finally:
             self._rest.asked_by_loader = False
-
-    def _check_turn(self, iteration: int) -> None:
-        if iteration != self._iteration:
-            raise RuntimeError(
-                "this epoch was left for another: iterate over an OrderedLoader once at a time"
-            )
 
     def state_dict(self) -> dict[str, Any]:
         """All that continues this loader exactly, in mid-epoch too: tensors, numbers and strings, no pickles.
@@ -362,7 +361,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             memory=observer.memory(),
             order_error=(*observer.errors, *observer.error_so_far()),
             coverage={} if source is None else source.coverage(),
-            rows=rows_in_words(getattr(observer.state, "known", None), self._last_seen),
+            rows=rows_in_words(observer.state, self._last_seen),
             overhead=self._overhead(),
             latest=tuple(self._latest),
             rank=self._batching.share.number,
@@ -373,8 +372,9 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
     def metrics(self) -> dict[str, float]:
         """Numbers for a logger, flat: what the order is worth, what it knows, what it costs. Only asks.
 
-        ``order/error_vs_shuffle`` compares this epoch's order with three shuffles, over the rows known now,
-        at the batches' ends (1 means no better; it takes eight passes over the rows, so ask once an epoch);
+        ``order/error_vs_shuffle`` compares this epoch's order with three shuffles, over the rows seen last
+        (or given, if none were seen), at the batches' ends (1 means no better; it takes eight passes over the
+        rows, so ask once an epoch);
         ``order/observed`` is 1 in an epoch that is observed; ``order/known`` is the part of the units that
         have a row; ``order/row_age`` tells how many epochs ago rows were last seen, and ``order/overhead``
         our processor time by the time the epochs took. With several ranks, ``order/sent_bytes`` is what this
@@ -391,13 +391,13 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             found["order/sent_bytes"] = float(self._ranks.sent)
         known = getattr(state, "known", None)
         if known is not None:
-            found["order/known"] = float(known.mean())
+            found["order/known"] = float((known != 0).mean())
         if self._last_seen >= 0:
             found["order/row_age"] = float(self.epoch - self._last_seen)
-        if known is not None and known.all():
-            found["order/error_vs_shuffle"] = error_vs_shuffle(
-                state.rows, state.order, every=self._batching.step * share.of
-            )
+        if known is not None and (known > 0).all():
+            rows = getattr(state, "latest", state.rows)
+            every = self._batching.step * share.of
+            found["order/error_vs_shuffle"] = error_vs_shuffle(rows, state.order, every=every)
         return found
 
     @contextmanager
@@ -528,7 +528,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         if batching.units != before.units:
             state = opened(self.policy, batching.units, self.seed, None)
         observer = Observer(self.policy, state, **self._how())
-        for name in ("errors", "seconds", "given", *COUNTS):
+        for name in ("errors", "seconds", *COUNTS):
             setattr(observer, name, getattr(self._observer, name))
         self._observer = observer
         self._open_epoch()

@@ -45,8 +45,6 @@ class Observer:
         self.observed = self.unobserved = self.not_finite = self.steps = 0
         self.seconds = 0.0
         self.together = together
-        self.given = False
-        """Whether the state's rows were given before training, and no others have come: another kind."""
         self._keeps_rows = keeps_of(policy) is Keeps.ROWS and policy.needs.at_visits()
         self._pending = PendingRows(
             len(state.order) if visits is None else visits, for_an_epoch=self._keeps_rows, always=together
@@ -79,11 +77,6 @@ class Observer:
     def learnt(self) -> bool:
         """Whether anything was seen in this epoch, though no batch may be finite as a whole."""
         return bool(self.running_error.sums) or getattr(self.state, "observed", 0) > 0
-
-    @property
-    def still_given(self) -> bool:
-        """Whether the rows are those that were `given`, at this moment: none came in this epoch."""
-        return self.given and not getattr(self.state, "observed", 0)
 
     def give_out(self, step: int) -> None:
         """The epoch's ``step``-th batch is in the training's hands: rows of later ones must wait for it."""
@@ -122,9 +115,7 @@ class Observer:
             return
         if beside:
             before = self._state if self.coming is None else self.coming
-            self.coming = shown = RowsShownBeside(
-                self.policy, before, batches, self._to_host, given=self.given
-            )
+            self.coming = shown = RowsShownBeside(self.policy, before, batches, self._to_host)
             self._shown_beside.append(shown)
         else:
             self.show(batches)
@@ -140,9 +131,7 @@ class Observer:
     def show(self, batches: ManyBatches) -> None:
         """Show rows that follow those that were shown before."""
         totals, rows = batches.totals(), batches.rows.cpu().numpy()
-        self.state, finite = shown_finite(
-            self.policy, self.state, batches.units, rows, totals, given=self.given
-        )
+        self.state, finite = shown_finite(self.policy, self.state, batches.units, rows, totals)
         self._count(batches.counts, totals, finite)
 
     def pending(self) -> dict[str, Tensor]:
@@ -173,7 +162,6 @@ class Observer:
         self.flush()
         self._pending.take()  # of hooks that were taken off on the way: nobody asked the others for theirs
         self._given_out = set()
-        self.given = self.still_given
         if isinstance(following, NextState):
             self._state, self.coming = self.state, following
         else:
@@ -264,21 +252,17 @@ class ManyBatches(NamedTuple):
 
 
 def shown_finite(
-    policy: Policy[Any], state: Any, units: Order, rows: Rows, totals: Rows, *, given: bool = False
+    policy: Policy[Any], state: Any, units: Order, rows: Rows, totals: Rows
 ) -> tuple[Any, npt.NDArray[np.bool_] | None]:
     """Show a policy the rows that are finite; the state then, and which rows these are, None for all.
 
-    ``totals`` are sums over all of the rows: where they are finite, nothing has to be looked for. Rows that
-    were ``given`` before training are forgotten when the first others come: no inner product joins the two.
+    ``totals`` are sums over all of the rows: where they are finite, nothing has to be looked for.
     """
     finite: npt.NDArray[np.bool_] | None = None
     if not np.isfinite(totals).all():
         finite = np.asarray(np.isfinite(rows).all(axis=1))
         units, rows = units[finite], rows[finite]
     if len(rows) and policy.needs.at_visits():
-        forget = getattr(policy, "forget", None)
-        if given and forget is not None and not getattr(state, "observed", 0):
-            state = forget(state)
         state = policy.observe(state, units, rows)
     return state, finite
 
@@ -286,10 +270,8 @@ def shown_finite(
 class RowsShownBeside(StateInTheMaking):
     """The state of a policy that was shown some more rows: they come to the host beside the training."""
 
-    def __init__(
-        self, policy: Policy[Any], before: Any, batches: ManyBatches, to_host: CopiesToHost, *, given: bool
-    ) -> None:
-        self.counts, self._given = batches.counts, given
+    def __init__(self, policy: Policy[Any], before: Any, batches: ManyBatches, to_host: CopiesToHost) -> None:
+        self.counts = batches.counts
         self.totals: Rows = np.zeros((0, 0), np.float32)
         self.finite: npt.NDArray[np.bool_] | None = None
         self._policy, self._units, self._to_host = policy, batches.units, to_host
@@ -300,9 +282,7 @@ class RowsShownBeside(StateInTheMaking):
     def _make(self, state: Any) -> Any:
         rows, self.totals = self._to_host.fetch(*self._on_device, ready=self._ready)
         self._on_device = []  # memory of an accelerator is the training's to use
-        state, self.finite = shown_finite(
-            self._policy, state, self._units, rows, self.totals, given=self._given
-        )
+        state, self.finite = shown_finite(self._policy, state, self._units, rows, self.totals)
         return state
 
 

@@ -45,7 +45,7 @@ def ordered(
         The rule that makes the orders; `Steering()` unless given, or `PairGraB()` for exact signals.
     rows
         What is known of each example before training, (n, k): `wellorder.features(x, y)`, or embeddings. They
-        shape the first epochs until gradients were seen, or all epochs if there is no model.
+        shape the orders from the first epoch on, alone at first, and beside gradients once these were seen.
     observe
         Which epochs to take signals in: ``"auto"`` (0, 1, 2, 4, 8, 16, …), ``"always"``, an int (every
         so-manyth), or a function from the epoch to True or False. `GraB` and `PairGraB` need all.

@@ -109,12 +109,17 @@ class Report:
             yield "ranks", f"{self.rank} of {self.ranks}, {self.sent / 2**20:.1f} MiB sent from here"
 
 
-def rows_in_words(known: Any, seen_in: int) -> str:
-    """What is known of the units (a mark for each, None where nothing is kept), and from which epoch."""
+def rows_in_words(state: Any, seen_in: int) -> str:
+    """What a policy's state knows of the units, and from which epoch."""
+    known = getattr(state, "known", None)
     if known is None:
         return "none kept"
-    count = int(known.sum())
+    count = int((known > 0).sum())
     if not count:
         return "none yet: the order is a shuffle"
-    when = f"last seen in epoch {seen_in}" if seen_in >= 0 else "given before training"
+    when = "given before training"
+    if seen_in >= 0:
+        given = getattr(state, "given", 0)
+        beside = f", beside what was {when}" if isinstance(given, int) and given else ""
+        when = f"last seen in epoch {seen_in}{beside}"
     return f"{count} of {len(known)} units, {when}"

@@ -26,7 +26,6 @@ def packed(observer: Observer) -> dict[str, Any]:
     return {
         "policy": {name: _tensor(value) for name, value in state_dict(observer.policy, state).items()},
         "counts": {name: getattr(observer, name) for name in COUNTS},
-        "given": observer.still_given,
         "errors": torch.tensor(observer.errors, dtype=torch.float64),
         "running_error": {
             "sums": torch.from_numpy(sums),
@@ -57,7 +56,6 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
     observer = Observer(policy, state, **how)
     for name in COUNTS:
         setattr(observer, name, int(counts[name]))
-    observer.given = bool(mapping.get("given", False))
     observer.errors = [float(value) for value in errors]
     observer.running_error = RunningOrderError()
     observer.running_error.sums = [row.numpy().copy() for row in sums.cpu()]
