@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def loader(policy, signals):
             DataLoader(data, batch_size=4, shuffle=True), model, policy, signals=signals, seed=1
         )
         path, orders = folder / "state.npz", []
-        if path.exists():
+        with suppress(FileNotFoundError):  # asked for in any case: loading sweeps what a first save has left
             saved = load_state(path)
             model.load_state_dict({name: torch.from_numpy(value) for name, value in saved["model"].items()})
             batches.load_state_dict(tensors(saved["loader"]))
