@@ -25,7 +25,7 @@ from wellorder import CDGraB, PairGraB, Steering
 from wellorder.torch import ordered
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ranks_workers import workers
+from ranks_processes import workers
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 FOLDER = Path(sys.argv[1] if __name__ == "__main__" else ".")

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ranks_workers import workers
+from ranks_processes import leave, workers
 
 N, BATCH, EPOCHS = 26, 4, 4
 
@@ -303,5 +303,4 @@ if __name__ == "__main__":
     result = globals()[f"with_{kind}"](folder)
     rank = torch.distributed.get_rank()
     (folder / f"{kind}-{rank}.json").write_text(json.dumps(result))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
