@@ -1,4 +1,4 @@
-"""How ranks begin and end in tests. Their loaders' workers are forked, as by default, where Python can do that.
+"""How ranks begin and end in tests: their workers are forked, as by default, where Python can do that.
 
 Python before 3.11.10 (gh-112275): a lock of the interpreter that another thread holds at a fork, here one of
 gloo's that asks for the GIL, is waited for in the child, for ever. docs/devices.md has the cures, and this
