@@ -6,6 +6,7 @@ is one of them.
 """
 
 import gc
+import multiprocessing
 import os
 import sys
 from typing import Any, NoReturn
@@ -31,7 +32,10 @@ def leave() -> NoReturn:
     """
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-    gc.collect()  # loaders end their workers
+    gc.collect()  # loaders end their workers; those that are still referred to do not, and theirs would stay
+    for child in multiprocessing.active_children():
+        child.terminate()
+        child.join()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
