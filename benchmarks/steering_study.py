@@ -47,11 +47,13 @@ class Variant(Steering):
     ``criterion``: "direction" ⟨z, s⟩/‖z‖, "product" ⟨z, s⟩, "length" ‖s + z‖. ``tail``: the last window is
     "steered" as all before it, "shuffled", "against all" (every member is a candidate), or "alone": it is
     steered, and nothing before it. ``together`` units are chosen at a time, by the direction of their sum.
+    ``lengths``: how much a row's length counts as one more number of it, so that lengths are balanced, too.
     """
 
     criterion: str = "direction"
     tail: str = "steered"
     together: int = 1
+    lengths: float = 0.0
 
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, state.epoch + 1)
@@ -61,6 +63,10 @@ class Variant(Steering):
         part, mean = known_part(state, order)
         if len(part) == len(order):
             rows = state.rows[part] - mean.astype(np.float32)
+            if self.lengths:
+                norms = np.linalg.norm(rows, axis=1)
+                beside = self.lengths * (norms - norms.mean())
+                rows = np.concatenate([rows, beside[:, None]], axis=1).astype(np.float32)
             draws = rng(state.seed, epoch, "steering").integers(2**63, size=2)
             criterion = ("direction", "product", "length").index(self.criterion)
             tail = ("steered", "shuffled", "against all", "alone").index(self.tail)
@@ -142,6 +148,7 @@ ORDERS: dict[str, Any] = {
     "tail shuffled": Variant(tail="shuffled"),
     "tail against all": Variant(tail="against all"),
     "tail alone": Variant(tail="alone"),
+    **{f"lengths {c}": Variant(lengths=c) for c in (0.5, 1.0, 2.0, 4.0)},
     "whole batches": Variant(together=16),
     "rows averaged": Averaged(),
 }
