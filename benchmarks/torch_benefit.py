@@ -39,7 +39,7 @@ from wellorder import FlipFlop, GraB, Herding, PairGraB, RandomReshuffling, Shuf
 from wellorder._datasets import files
 from wellorder._datasets.networks import cnn, lenet, logistic
 from wellorder.experiments._tasks.official import Recipe
-from wellorder.torch import ordered
+from wellorder.torch import Sketch, ordered
 from wellorder.torch._schedule import schedule_of
 
 FEW = ("RR", "features", "Steering auto", "PairGraB")
@@ -134,6 +134,9 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering at 0, 1, 4, 16": (Steering(), {"observe": at_once_and_at_powers_of_four}),
     "Steering at 0, 2, 8, 32": (Steering(), {"observe": every_other}),
     "features and Steering": (Steering(), {"rows": "features", "model": True}),
+    "Steering, 1 layer": (Steering(), {"signals": Sketch(layers=1)}),
+    "Steering, 2 layers": (Steering(), {"signals": Sketch(layers=2)}),
+    "Steering, 3 layers": (Steering(), {"signals": Sketch(layers=3)}),
 }
 
 

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from wellorder.torch import Sketch, ordered
+from wellorder.torch import Sketch, _sketch, ordered
 from wellorder.torch._batch_record import BatchRecords
-from wellorder.torch._side_by_side import STEPS
+from wellorder.torch._side_by_side import STEPS, SideBySide
 from wellorder.torch._sketch import SketchSource
 
 
@@ -60,6 +60,24 @@ def sometimes(loss, step):
         loss.backward()
 
 
+@pytest.fixture(params=["inputs", "projections"])
+def side_by_side(request, monkeypatch):
+    """What lies side by side: what small layers are given, or what is made of it, as with large ones."""
+    waited = []
+    if request.param == "projections":
+        stacked = _sketch.stacked
+
+        def noted(*given):
+            waited.append(stacked(*given))
+            return waited[-1]
+
+        monkeypatch.setattr(SideBySide, "keep", lambda *_: None)
+        monkeypatch.setattr(_sketch, "stacked", noted)
+    yield
+    assert any(waited) == (request.param == "projections")
+
+
+@pytest.mark.usefixtures("side_by_side")
 @pytest.mark.parametrize(
     ("sizes", "how"),
     [
@@ -80,13 +98,17 @@ def test_rows_are_those_of_steps_one_by_one(sizes, how):
             torch.testing.assert_close(ours, own, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("side_by_side")
 @pytest.mark.parametrize("ask", [(1,), (3, 4, 11), tuple(range(20))])
-def test_asking_in_between_changes_no_bit(ask):
+@pytest.mark.parametrize("backward", [lambda loss, _: loss.backward(), twice], ids=["once", "twice"])
+def test_asking_in_between_changes_no_bit(ask, backward):
     sizes = [6] * 19 + [5]
-    for ours, own in zip(rows(6, sizes, ask=ask), rows(6, sizes), strict=True):
+    how = {"backward": backward, "shapes": ((2, 16, 16), (2, 14, 18))}
+    for ours, own in zip(rows(6, sizes, ask=ask, **how), rows(6, sizes, **how), strict=True):
         assert torch.equal(ours, own)
 
 
+@pytest.mark.usefixtures("side_by_side")
 def test_a_batch_that_waits_for_its_gradient_keeps_its_place():
     """Losses of more batches than lie side by side are summed before one backward."""
     found = []

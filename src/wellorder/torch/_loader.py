@@ -420,11 +420,12 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
 
     def _take_in(self, closed: list[BatchRecord], *, now: bool) -> None:
         """Take in what became of batches that are closed, and ``now`` of those that wait for others too."""
-        if self._source is None:
+        settled = () if self._source is None else self._source.settled(closed, now=now)
+        if not settled:  # most steps only wait for those beside them: they ask for no time, which takes some
             return
         start = time.thread_time()
         with torch.no_grad():
-            for record, signals in self._source.settled(closed, now=now):
+            for record, signals in settled:
                 self._observer.take(record.step, record.units, signals)
         self._observer.seconds += time.thread_time() - start
 

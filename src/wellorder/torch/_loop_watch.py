@@ -18,6 +18,8 @@ _SCALED = (
     "a GradScaler is in use that was not passed: its scale changes, and gradients of different scales make "
     "worse orders; call ordered(..., scaler=scaler)"
 )
+LOOKS = 64
+"""Steps of an observed epoch in which a `GradScaler` is looked for."""
 _LEFT_AT_ONCE = (
     "next(iter(loader)) opens a new epoch each time, and leaves it before its batch is used: most examples "
     "are never visited and nothing is observed. Iterate with `for`, or keep the iterator: batches = "
@@ -114,7 +116,8 @@ class OptimizerSteps:
             steps = own()
             if steps is not None:
                 steps.count += 1
-                if steps.look_for_scaler and _called_by_a_scaler() and _holds_any(optimizer, ours):
+                look = steps.look_for_scaler and steps.count <= LOOKS
+                if look and _called_by_a_scaler() and _holds_any(optimizer, ours):
                     steps.look_for_scaler = False
                     warnings.warn(_SCALED, UserWarning, stacklevel=2)
 

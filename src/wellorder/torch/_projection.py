@@ -370,19 +370,21 @@ def best_height(size: int, height: int, inputs: int, outputs: int) -> int:
     return int(min(max(2**ideal, height // 2), 2 * height))
 
 
-def rows_of(parts: Sequence[Part], size: int, scale: float, room: Tensor | None = None) -> Tensor:
+def rows_of(
+    parts: Sequence[Part], size: int, scale: float, room: Tensor | None = None, *, apart: bool = False
+) -> Tensor:
     """Rows of a batch, (b, size): ``scale`` times the sum of (P e) ⊗ (Q a) over all parts and positions.
 
-    They are made in ``room``, if there is some.
+    They are made in ``room``, if there is some. All uses of a layer (it is called twice, or there are two
+    backward passes) are multiplied at once, unless they must be ``apart``.
     """
-    # All uses of a layer in one product: a layer that is called twice, or two backward passes.
-    alike: dict[tuple[Place, float], list[Part]] = {}
-    for part in parts:
-        alike.setdefault((part.place, part.scale), []).append(part)
+    alike: dict[Any, list[Part]] = {}
+    for number, part in enumerate(parts):
+        alike.setdefault(number if apart else (part.place, part.scale), []).append(part)
     b = parts[0].left.shape[0]
     rows = torch.zeros(b, size, device=parts[0].left.device) if room is None else room[:b].zero_()
-    for (place, own), group in alike.items():
-        left, right = group[0].left, group[0].right
+    for group in alike.values():
+        place, left, right, own = group[0]
         if len(group) > 1:
             left, right = torch.cat([part.left for part in group], 1), torch.cat([p.right for p in group], 1)
         left, right = left.float().mT, right.float()

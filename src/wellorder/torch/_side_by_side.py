@@ -1,7 +1,8 @@
 """Small steps side by side: what a layer was given and got back in eight of them, to be sketched at once.
 
 A small layer's sketch is made by a handful of tiny operations, each of which costs its call and little else.
-So the step only copies what is to be projected, and the products are made for eight steps together. They have
+So the step only copies what is to be projected, and the products are made for eight steps together. Of a
+large layer the step projects both, which then wait to be multiplied (`stacked`). All have
 the same shape whatever was asked for in between, and a step always lies in the same place: its row comes out
 the same, bit for bit, whether a run was saved, interrupted, looked at or left alone.
 """
@@ -9,6 +10,7 @@ the same, bit for bit, whether a run was saved, interrupted, looked at or left a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +23,8 @@ STEPS = 8
 MOST = {"cpu": 1 << 16}
 """Numbers of a layer in a step, in and out, from which on copying them costs more than the calls."""
 MOST_ON_DEVICE = 1 << 18
+USES = 2
+"""A layer that has more parts in a step, as a recurrent one has, multiplies them all at once in that step."""
 
 
 class Slots:
@@ -107,6 +111,51 @@ class SideBySide:
         """Whether several kinds are kept and none is needed: with many they would take memory without end."""
         owners = [owner for slots in self.kinds.values() for owner in slots.owners]
         return len(self.kinds) > 1 and all(owner is None or owner.done for owner in owners)
+
+
+def stacked(records: Sequence[BatchRecord], batch: int) -> list[Any]:
+    """Parts of several steps, which are taken from their records, as parts of all of them.
+
+    They come by their use in a step, the first or the second, and by their place in the rows, and a step
+    without such a part has zeros there: what its row is added up of does not depend on the steps beside it.
+    What is large stays where it is.
+    """
+    found: dict[Any, dict[int, Any]] = {}
+    for record in records:
+        uses = Counter(part.place for part in record.parts)
+        some = record.size <= batch and 0 < max(uses.values(), default=0) <= USES
+        if not some or not all(_may_wait(part.left, part.right) for part in record.parts):
+            continue
+        for part in record.parts:
+            uses[part.place] -= 1
+            both = part.left, part.right
+            kind = (uses[part.place], part.place, part.scale, *(x.shape[1:] for x in both))
+            key = (*kind, *(str(each) for x in both for each in (x.dtype, x.device)))
+            found.setdefault(key, {})[place_of(record)] = part
+        record.parts = []
+    return [_beside(found[key], batch) for key in sorted(found)]
+
+
+def _may_wait(*both: Tensor) -> bool:
+    most = MOST.get(both[0].device.type, MOST_ON_DEVICE)
+    return sum(x.numel() for x in both) <= most and all(type(x) is Tensor for x in both)
+
+
+def _beside(parts: dict[int, Any], batch: int) -> Any:
+    """One part of all steps, made of those of some of them."""
+    some = next(iter(parts.values()))
+
+    def whole(which: str) -> Tensor:
+        rows = {step: getattr(part, which) for step, part in parts.items()}
+        like = rows[next(iter(rows))]
+        if len(rows) == STEPS and all(x.shape[0] == batch for x in rows.values()):
+            return torch.cat([rows[step] for step in range(STEPS)])
+        filled = like.new_zeros(STEPS * batch, *like.shape[1:])
+        for step, x in rows.items():
+            filled[step * batch : step * batch + x.shape[0]] = x
+        return filled
+
+    return some._replace(left=whole("left"), right=whole("right"))
 
 
 def place_of(record: BatchRecord) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._hooks import LayerHooks, Scaler
 from wellorder.torch._per_example.layers import CONVS, Layer, is_transposed_linear, survey
 from wellorder.torch._projection import LayerSketch, Part, Projection, Shared, Sizes, rows_of, sizes_of
-from wellorder.torch._side_by_side import STEPS, place_of
-
+from wellorder.torch._side_by_side import STEPS, place_of, stacked
 
 @dataclass(frozen=True)
 class Sketch:
@@ -98,19 +97,19 @@ class SketchSource:
         self.records = BatchRecords() if records is None else records
         self.hooks = LayerHooks(model, self._readers, self.records, scaler, strict=strict)
         self._waiting: list[BatchRecord] = []
-        self._rooms: dict[str, Tensor] = {}
+        self._rooms: dict[bool, Tensor] = {}
 
     def signals(self, record: BatchRecord) -> Tensor | None:
         """The rows of a batch that is closed, (b, k); None if no gradient came."""
         rows = next(rows for _, rows in list(self._made([record])))
         return None if rows is None else rows.clone()
 
-    def settled(self, records: list[BatchRecord], *, now: bool = False) -> Iterator[tuple[BatchRecord, Any]]:
+    def settled(self, records: list[BatchRecord], *, now: bool = False) -> Iterable[tuple[BatchRecord, Any]]:
         """The rows of batches that are closed, as soon as all steps beside them are, or ``now``.
 
         On a CPU they are good until the next are asked for: new memory would cost more than its contents.
         """
-        ready = []
+        ready: list[BatchRecord] = []
         for record in records:
             if not record.heard:
                 self.hooks.check_heard(record)
@@ -120,9 +119,8 @@ class SketchSource:
             self._waiting.append(record)
         if now or (self._waiting and (not self._batch or place_of(self._waiting[-1]) == STEPS - 1)):
             ready, self._waiting = ready + self._waiting, []
-        groups = [list(each) for _, each in groupby(ready, lambda record: record.step // STEPS)]
-        for group in groups:
-            yield from self._made(group)
+        groups = [list(each) for _, each in groupby(ready, lambda record: record.step // STEPS)] if ready else ()
+        return chain.from_iterable(map(self._made, groups)) if groups else ()
 
     def forget(self) -> None:
         """Nothing comes of batches that wait."""
@@ -133,8 +131,8 @@ class SketchSource:
     def _made(self, records: list[BatchRecord]) -> Iterator[tuple[BatchRecord, Tensor | None]]:
         """The rows of batches of one group, one batch after the other."""
         parts = [part for reader in self._readers.values() for part in reader.parts(records)]
-        scale = self._batch if self.spec.mean else 1
-        together = self._rows_of(parts, scale, "together") if parts else None
+        parts += stacked(records, self._batch)
+        together = self._rows_of(parts, self._batch, of_all=True) if parts else None
         for record in records:
             rows = self._rows(record, together)
             record.parts, record.done = [], True
@@ -142,14 +140,17 @@ class SketchSource:
         for reader in self._readers.values():
             reader.forget(needless=True)
 
-    def _rows_of(self, parts: list[Part], scale: float, room: str) -> Tensor:
-        """The rows of some parts, on a CPU in memory that is used again and again."""
-        left = parts[0].left
+    def _rows_of(self, parts: list[Part], batch: int, *, of_all: bool) -> Tensor:
+        """The rows of some parts, on a CPU in memory that is used again and again.
+
+        In those ``of_all`` steps of a group each part is added by itself: no step minds what others have.
+        """
+        left, scale = parts[0].left, batch if self.spec.mean else 1
         if left.device.type != "cpu":
-            return rows_of(parts, self.size, scale)
-        if room not in self._rooms or len(self._rooms[room]) < len(left):
-            self._rooms[room] = torch.empty(len(left), self.size)
-        return rows_of(parts, self.size, scale, self._rooms[room])
+            return rows_of(parts, self.size, scale, apart=of_all)
+        if of_all not in self._rooms or len(self._rooms[of_all]) < len(left):
+            self._rooms[of_all] = torch.empty(len(left), self.size)
+        return rows_of(parts, self.size, scale, self._rooms[of_all], apart=of_all)
 
     def _rows(self, record: BatchRecord, together: Tensor | None) -> Tensor | None:
         if not record.heard:
@@ -162,7 +163,7 @@ class SketchSource:
             if self.spec.mean and record.size != self._batch:
                 rows = rows * (record.size / self._batch)
         if record.parts:
-            others = self._rows_of(record.parts, record.size if self.spec.mean else 1, "alone")
+            others = self._rows_of(record.parts, record.size, of_all=False)
             rows = others if rows is None else rows + others
         return rows
 
