@@ -146,8 +146,8 @@ def _beside(parts: dict[int, Any], batch: int) -> Any:
     some = next(iter(parts.values()))
 
     def whole(which: str) -> Tensor:
-        rows = {step: getattr(part, which) for step, part in parts.items()}
-        like = rows[next(iter(rows))]
+        rows: dict[int, Tensor] = {step: getattr(part, which) for step, part in parts.items()}
+        like = next(iter(rows.values()))
         if len(rows) == STEPS and all(x.shape[0] == batch for x in rows.values()):
             return torch.cat([rows[step] for step in range(STEPS)])
         filled = like.new_zeros(STEPS * batch, *like.shape[1:])

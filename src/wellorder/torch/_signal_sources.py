@@ -34,6 +34,7 @@ class Source(Protocol):
         """The signals of batches that are closed, None where no gradient came; good until the next one's.
 
         Some may wait until others come, to be made at less cost together; not if they are wanted ``now``.
+        An empty tuple, or a list, where there are none yet.
         """
         ...
 

@@ -17,6 +17,7 @@ from wellorder.torch._per_example.layers import CONVS, Layer, is_transposed_line
 from wellorder.torch._projection import LayerSketch, Part, Projection, Shared, Sizes, rows_of, sizes_of
 from wellorder.torch._side_by_side import STEPS, place_of, stacked
 
+
 @dataclass(frozen=True)
 class Sketch:
     r"""Row of example i: :math:`\sum_\ell \sum_t (P_\ell e_{it}) \otimes (Q_\ell a_{it})`, ``size`` numbers.
@@ -119,8 +120,10 @@ class SketchSource:
             self._waiting.append(record)
         if now or (self._waiting and (not self._batch or place_of(self._waiting[-1]) == STEPS - 1)):
             ready, self._waiting = ready + self._waiting, []
-        groups = [list(each) for _, each in groupby(ready, lambda record: record.step // STEPS)] if ready else ()
-        return chain.from_iterable(map(self._made, groups)) if groups else ()
+        if not ready:
+            return ()
+        groups = groupby(ready, lambda record: record.step // STEPS)
+        return chain.from_iterable(self._made(list(group)) for _, group in groups)
 
     def forget(self) -> None:
         """Nothing comes of batches that wait."""
