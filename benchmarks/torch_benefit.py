@@ -138,6 +138,19 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering, 2 layers": (Steering(), {"signals": Sketch(layers=2)}),
     "Steering, 3 layers": (Steering(), {"signals": Sketch(layers=3)}),
 }
+TIMED_AS = {
+    "SO": "RR", "FlipFlop": "RR", "stratified": "features", "features, Herding": "features",
+    "GraB": "PairGraB",
+    "Herding auto": "Steering auto", "Herding always": "Steering auto", "Steering always": "Steering auto",
+    "Steering at 1, 4, 16": "Steering auto", "Steering at 0, 1, 4, 16": "Steering auto",
+    "Steering at 0, 2, 8, 32": "Steering auto",
+}  # fmt: skip
+"""Orders whose epochs do the same beside the training as another's: these are timed in its name."""
+
+
+def timed_as(order: str) -> str:
+    """The order whose epochs, observed and others, take what this one's do."""
+    return TIMED_AS.get(order, order)
 
 
 def say(**values: object) -> None:
@@ -326,7 +339,7 @@ def kept_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[str, float]]:
-    """Seconds of an epoch, alone on the machine: shuffle=True, and each order's observed and other epochs.
+    """Seconds of an epoch, alone on the machine: shuffle=True, and orders' observed and other epochs.
 
     Some of each (``turns``) in turns, the first of which is not counted; medians. The end of an observed
     epoch, where its order is made, and the wait for an order that was made ahead are inside. Those of a part
@@ -336,7 +349,8 @@ def seconds_of_epochs(options: argparse.Namespace, name: str) -> dict[str, dict[
     setting = chosen(options, name)
     data = data_of(options, setting)
     part = replace(data, x=data.x[: options.timed], y=data.y[: options.timed])
-    runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in setting.orders}
+    named = dict.fromkeys(map(timed_as, ("RR", *setting.orders)))
+    runs: dict[str, Any] = {order: Training(setting, part, order, 0) for order in named}
     plain = Training(setting, part, "RR", 0)
     plain.loader = part.loader(setting.recipe.batch)
     times: dict[str, dict[str, list[float]]] = {}
@@ -430,7 +444,7 @@ def _running(values: np.ndarray) -> np.ndarray:
 
 
 def _cost(times: Any, order: str, observed: bool) -> float:
-    kinds = times[order]
+    kinds = times[timed_as(order)]
     return float(kinds["observed" if observed else "plain"] if len(kinds) > 1 else next(iter(kinds.values())))
 
 
@@ -448,7 +462,7 @@ def main() -> None:
     for name in ("--epochs", "--seeds", "--examples", "--looked-at"):
         parser.add_argument(name, type=int, help="the setting's unless given")
     parser.add_argument("--timed", type=int, help="examples in the epochs that are timed; all unless given")
-    parser.add_argument("--turns", type=int, default=5, help="epochs that are timed; all but the first count")
+    parser.add_argument("--turns", type=int, default=8, help="epochs that are timed; all but the first count")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--orders", nargs="+", choices=list(ORDERS), help="the setting's unless given")
     parser.add_argument("--rows", help="keep times and epochs here, and go on from them")
@@ -460,7 +474,8 @@ def main() -> None:
     known = kept_rows(options)
     times = {row["setting"]: row["seconds_of_an_epoch"] for row in known if "order" not in row}
     for name in options.settings:
-        if not {*chosen(options, name).orders} <= {*times.get(name, ())}:  # all anew: they are compared
+        wanted = {timed_as(order) for order in chosen(options, name).orders}
+        if not wanted <= {*times.get(name, ())}:  # all anew: they are compared
             times[name] = seconds_of_epochs(options, name)
             put_by(options, {"setting": name, "seconds_of_an_epoch": times[name]})
         say(setting=name, seconds_of_an_epoch=times[name])

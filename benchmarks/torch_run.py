@@ -1,17 +1,20 @@
 """What a whole ordered run costs: 40 epochs of ``ordered(loader, model)`` against ``shuffle=True``, in turns.
 
-``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--observe 0 2 8 32] [--where]``. Both
-train the same model in one process, one epoch after the other in turns, everything counted: hooks in observed
-epochs, their ends where the order is made, the wait for orders that were made ahead. On a CPU one thread, and
-processor time of the whole process, so that the background thread counts too; beside it the wall clock, which
-alone counts on a GPU. With ``--where``, what an observed epoch takes by part, in milliseconds of the wall
-clock. Prints JSON lines.
+``python benchmarks/torch_run.py [CASE …] [--device cuda] [--epochs 40] [--observe 0 2 8 32]
+[--compile | --where]``. Both train the same model in one process, one epoch after the other in turns,
+everything counted: hooks in observed epochs, their ends where the order is made, the wait for orders that
+were made ahead. On a CPU one thread, and processor time of the whole process, so that the background thread
+counts too; beside it the wall clock, which alone counts on a GPU. With ``--compile``, both models are
+compiled, the plain one in a process of its own (the compiler gives equal models one graph); ratios are those
+of epochs after the first five, in which graphs are made, and these are told apart. With ``--where``, what an observed epoch takes by part, in
+milliseconds of the wall clock. Prints JSON lines.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
 import time
@@ -21,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
@@ -37,6 +41,8 @@ from wellorder.torch._observing import CopiesToHost, Observer
 from wellorder.torch._schedule import NextState
 
 IMAGE = (3, 32, 32)
+FIRST = 5
+"""Epochs of compiled models that do not count: all kinds of epochs are among them."""
 CASES: dict[str, dict[str, tuple[Any, int, Any, int, str]]] = {
     # model, batch, shape or length, steps, precision
     "cpu": {
@@ -48,6 +54,7 @@ CASES: dict[str, dict[str, tuple[Any, int, Any, int, str]]] = {
     },
     "cuda": {
         "LeNet b16": (lenet, 16, IMAGE, 256, "tf32"),
+        "CNN b32": (cnn, 32, IMAGE, 195, "tf32"),
         "ResNet-18 b512 bf16": (lambda: ResNet((2, 2, 2, 2), nn.BatchNorm2d), 512, IMAGE, 24, "bf16"),
         "GPT-2-small b16x512 bf16": (lambda: LM(50257, 768, 12, 12, 512), 16, 512, 10, "bf16"),
         "MLP 4x4096 b512": (lambda: mlp(*[4096] * 5, 10), 512, (4096,), 48, "float32"),
@@ -71,7 +78,13 @@ class Training:
     """A model, its optimizer and its loader."""
 
     def __init__(
-        self, case: tuple[Any, int, Any, int, str], device: str, *, order: bool, observe: Any = "auto"
+        self,
+        case: tuple[Any, int, Any, int, str],
+        device: str,
+        *,
+        order: bool,
+        observe: Any = "auto",
+        compiled: bool = False,
     ) -> None:
         make, batch, shape, steps, self.precision = case
         torch.manual_seed(0)
@@ -86,6 +99,7 @@ class Training:
             y = torch.randint(0, 10, (1024,), device=device)
         loader: Any = DataLoader(Folded(batch * steps, len(x)), batch, shuffle=True, collate_fn=Gather(x, y))
         self.loader = ordered(loader, self.model, observe=observe) if order else loader
+        self.run = torch.compile(self.model) if compiled else self.model
 
     def epoch(self) -> dict[str, float]:
         """Seconds of one epoch, by the clock on the wall and by the processor's."""
@@ -96,7 +110,7 @@ class Training:
         for x, y in self.loader:
             self.optimizer.zero_grad()
             with torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
-                out = self.model(x)
+                out = self.run(x)
                 loss = functional.cross_entropy(out.flatten(0, -2), y.flatten())
             loss.backward()
             self.optimizer.step()
@@ -108,8 +122,7 @@ class Training:
 def measure(name: str, device: str, epochs: int, observe: Any = "auto") -> None:
     """Ratio of the whole runs, and of single epochs that are not observed."""
     case = CASES[device][name]
-    torch.set_float32_matmul_precision("high" if case[-1] == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = case[-1] == "tf32"
+    set_precision(case)
     warm = [Training(case, device, order=order) for order in (False, True)]
     for run in warm:  # compiles kernels, fills caches
         run.epoch()
@@ -132,6 +145,59 @@ def measure(name: str, device: str, epochs: int, observe: Any = "auto") -> None:
     if device == "cpu":
         say["wall"] = ratios(times, "wall")
     print(json.dumps(say), flush=True)
+
+
+def measure_compiled(name: str, device: str, epochs: int, observe: Any = "auto") -> None:
+    """The same of compiled models, and how many graphs were made by the end of some epochs."""
+    case, context = CASES[device][name], multiprocessing.get_context("spawn")
+    set_precision(case)
+    here, there = context.Pipe()
+    process = context.Process(target=train_plainly, args=(name, device, there), daemon=True)
+    process.start()
+    ordered_run = Training(case, device, order=True, observe=observe, compiled=True)
+    first: dict[str, float] = {"ordered": 0.0, "plain": 0.0}
+    times: dict[str, list[dict[str, float]]] = {"plain": [], "observed": [], "not observed": []}
+    graphs = []
+    for epoch in range(epochs):
+        kind = "observed" if ordered_run.loader.observing else "not observed"
+        took = ordered_run.epoch()
+        here.send("an epoch")
+        plain = here.recv()
+        graphs.append(int(counters["stats"]["unique_graphs"]))
+        if epoch < FIRST:
+            first["ordered"] += took["wall"]
+            first["plain"] += plain["wall"]
+        else:
+            times[kind].append(took)
+            times["plain"].append(plain)
+    here.send("")
+    process.join()
+    say = {
+        "case": name,
+        "device": device,
+        "compiled": True,
+        "epochs_that_count": epochs - FIRST,
+        "observed": len(times["observed"]),
+        **ratios(times, "wall"),
+        "ms_a_plain_step": round(1e3 * statistics.median(e["wall"] for e in times["plain"]) / case[3], 3),
+        f"seconds_of_the_first_{FIRST}_epochs": {kind: round(took, 2) for kind, took in first.items()},
+        "graphs": {"first epoch": graphs[0], f"first {FIRST}": graphs[FIRST - 1], "all": graphs[-1]},
+    }
+    print(json.dumps(say), flush=True)
+
+
+def train_plainly(name: str, device: str, connection: Any) -> None:
+    """An epoch of ``shuffle=True`` whenever one is asked for."""
+    torch.set_num_threads(1)
+    set_precision(CASES[device][name])
+    run = Training(CASES[device][name], device, order=False, compiled=True)
+    while connection.recv():
+        connection.send(run.epoch())
+
+
+def set_precision(case: tuple[Any, int, Any, int, str]) -> None:
+    torch.set_float32_matmul_precision("high" if case[-1] == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = case[-1] == "tf32"
 
 
 def ratios(times: dict[str, list[dict[str, float]]], clock: str) -> dict[str, float]:
@@ -167,8 +233,7 @@ PARTS: list[tuple[Any, str, str]] = [
 def where(name: str, device: str, epochs: int) -> None:
     """Milliseconds of an observed epoch by part, beside a plain epoch's."""
     case = CASES[device][name]
-    torch.set_float32_matmul_precision("high" if case[-1] == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = case[-1] == "tf32"
+    set_precision(case)
     spent = dict.fromkeys((part for *_, part in PARTS), 0.0)
 
     def timed(function: Any, part: str) -> Any:
@@ -210,12 +275,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=list(CASES))
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--where", action="store_true", help="what an observed epoch takes, by part")
+    parser.add_argument("--compile", action="store_true", help="models that torch.compile compiled")
     parser.add_argument("--observe", type=int, nargs="+", help='these epochs instead of "auto"')
     options = parser.parse_args()
     torch.set_num_threads(1)
     observe = "auto" if options.observe is None else set(options.observe).__contains__
     for name in options.cases or CASES[options.device]:
-        if options.where:
+        if options.compile:
+            measure_compiled(name, options.device, options.epochs, observe)
+        elif options.where:
             where(name, options.device, options.epochs)
         else:
             measure(name, options.device, options.epochs, observe)
