@@ -6,8 +6,8 @@ everything counted: hooks in observed epochs, their ends where the order is made
 were made ahead. On a CPU one thread, and processor time of the whole process, so that the background thread
 counts too; beside it the wall clock, which alone counts on a GPU. With ``--compile``, both models are
 compiled, the plain one in a process of its own (the compiler gives equal models one graph); ratios are those
-of epochs after the first five, in which graphs are made, and these are told apart. With ``--where``, what an observed epoch takes by part, in
-milliseconds of the wall clock. Prints JSON lines.
+of epochs after the first five, in which graphs are made, and these are told apart. With ``--where``, what an
+observed epoch takes by part, in milliseconds of the wall clock. Prints JSON lines.
 """
 
 from __future__ import annotations

@@ -1031,6 +1031,30 @@ def test_a_compiled_graph_is_whole_in_all_epochs_and_made_twice_at_most(signals)
     assert not model[0]._forward_hooks
 
 
+@pytest.mark.parametrize("signals", ["sketch", "exact"])
+@pytest.mark.parametrize("width", [4, 256], ids=["small", "large"])
+def test_a_compiled_model_under_autocast_has_the_rows_of_one_that_is_not_compiled(signals, width):
+    """A compiled graph has the casts in it, and runs where no autocast is on: a layer's input is float32."""
+    found = []
+    for way in (False, True):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(3, width, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, 3)
+        )
+        data = TensorDataset(torch.randn(24, 3, 16, 16), torch.randint(3, (24,)))
+        policy = PairGraB() if signals == "exact" else None
+        loader = ordered(DataLoader(data, 6), net, policy, signals=signals)
+        run = torch.compile(net, backend="aot_eager") if way else net
+        for x, y in loader:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = nn.functional.cross_entropy(run(x), y)
+            loss.backward()
+        assert loader.report().observed == 24
+        found.append(torch.tensor(loader.report().order_error))
+    torch.testing.assert_close(*found, rtol=0.05, atol=0)
+
+
 @pytest.mark.parametrize("policy", [None, PairGraB()])
 def test_a_graph_of_a_like_model_that_runs_without_the_hooks_is_refused_with_the_cure(policy):
     torch.compiler.reset()

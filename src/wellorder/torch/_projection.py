@@ -215,6 +215,7 @@ class Projection:
         right, constant = self._inward(like)
         if self._sizes.lookup:  # one-hot inputs are never made: Q's columns are a table
             return functional.embedding(seen, right[0])
+        seen = seen.to(like.dtype)  # a compiled graph's own, where no autocast is on by now
         if not self._conv:
             return functional.linear(seen, right[0], constant)
         if self._sizes.groups == 1:
