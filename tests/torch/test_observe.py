@@ -141,10 +141,32 @@ def test_a_policy_that_learns_nothing_may_be_measured_in_some_epochs(make, train
     assert len(loader.report().order_error) == 2
 
 
-@pytest.mark.parametrize("observe", ["sometimes", 0, -1, 2.0, True, None])
+@pytest.mark.parametrize("observe", ["sometimes", 0, -1, 2.0, True, None, [0, 1]])
 def test_other_values_are_refused_with_the_cure(observe, make):
-    with pytest.raises(ValueError, match=rf"observe={observe!r}.*auto"):
+    with pytest.raises(ValueError, match=rf"observe={re.escape(repr(observe))}.*auto.*always.*__contains__"):
         make(observe=observe)
+
+
+def test_there_is_nothing_to_observe_without_a_model():
+    given = DataLoader(TensorDataset(torch.arange(20.0)), 4)
+    for observe in ("always", 1, bool):
+        with pytest.raises(ValueError, match=r"observe=.*model=None.*leave observe out"):
+            ordered(given, rows=np.eye(20), observe=observe)
+
+
+def test_given_rows_are_not_lost_to_a_state_without_them(make):
+    """Whoever adds rows to a run that goes on is told; a state brings its own to a loader without."""
+    (_, _, without), (_, _, given) = make(), make(rows=known_rows())
+    with pytest.raises(ValueError, match=r"given no rows.*this one was given rows of.*leave rows= out"):
+        given.load_state_dict(without.state_dict())
+    assert given._observer.state.given  # nothing was changed
+    with pytest.raises(ValueError, match=r"rows of \d+ numbers, and this one was given rows of 2 numbers"):
+        make(rows=known_rows()[:, :2])[2].load_state_dict(given.state_dict())
+    with pytest.warns(UserWarning, match="rows given to this loader are not those in the state"):
+        make(rows=known_rows()[::-1].copy())[2].load_state_dict(given.state_dict())
+    without.load_state_dict(given.state_dict())
+    np.testing.assert_array_equal(without._observer.state.rows, given._observer.state.rows)
+    make(rows=known_rows())[2].load_state_dict(given.state_dict())
 
 
 def test_epochs_are_observed_as_the_schedule_says(make, train):
@@ -610,7 +632,9 @@ def test_rows_that_were_given_are_in_the_state(make):
     whole = trained(make, **options)
     state, *_ = trained(make, 6, **options)
     others = {**options, "rows": known_rows(seed=1)}
-    assert_same_end(whole, trained(make, state=state, **others))
+    with pytest.warns(UserWarning, match="rows given to this loader are not those"):
+        resumed = trained(make, state=state, **others)
+    assert_same_end(whole, resumed)
 
 
 @pytest.mark.parametrize("at", [13, 14, 16])
@@ -748,7 +772,7 @@ def test_given_rows_as_long_as_observed_ones_stay_beside_those(policy, resumed, 
         step(model, optimizer, batch)
         if resumed and len(seen) == 8:
             state = loader.state_dict()
-            model, optimizer, loader = make(policy, n=40, rows=np.zeros((40, length), np.float32))
+            model, optimizer, loader = make(policy, n=40, rows=1e6 * np.ones((40, length), np.float32))
             loader.load_state_dict(state)
             assert loader.report().rows.startswith("8 of 40 units, last seen in epoch 0, beside")
             break

@@ -176,7 +176,8 @@ def _projected(
         block = _rows(x, at, at + width, offset)
         if block.shape[1] != dim:
             raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
-        out[at : at + width] = block @ mix
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is named below
+            out[at : at + width] = block @ mix
     say(n, n)
     if not np.isfinite(out).all():
         bad = int(np.argmin(np.isfinite(out).all(axis=1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Unpack, cast
 
 from wellorder._arguments import flag, norm_order, numbers, real_number, shown
@@ -436,6 +436,10 @@ def constants(
     >>> constants(GraB(), 1000).caveats
     ('rule=Deterministic() has no proof: these are the constants of the walk',)
     """
+    known = [field.name for field in fields(Setting) if field.name != "n"]
+    for key in setting:
+        if key not in known:
+            raise ValueError(f"{key}=…: no such number; pass some of {', '.join(known)}")
     own_a, own_b = (() if given is None else _factors(key, given) for key, given in (("A", A), ("B", B)))
     own_d = real_number("D", D, least=0)
     if A is not None or own_b or own_d:

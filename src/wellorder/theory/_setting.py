@@ -70,11 +70,14 @@ class Setting:
     first_error: float | None = None
     """φ̄_0 in the 2-norm, if measured; one-permutation methods only."""
     passes: int = 10
-    """P, how often an order is balanced: at x_0 by NP, before every epoch by Herding."""
+    """P, how often an order is balanced: at x_0 by NP, before every epoch by Herding.
+
+    Of a policy that is given instead of a name, its own: ``Herding()`` has 8.
+    """
     c: float | None = None
     """The c of the policy's `Walk`; the least that the proofs ask for unless given."""
     age: int = 1
-    """Every row is from one of the last so many epochs; Herding only."""
+    """Every row is from one of the last so many epochs; Herding only, where ``moved`` is not known."""
     moved: float | None = None
     """ρ ≥ ‖x_q − y‖_∞ for the points y where the rows of epoch q were seen, if known; Herding only."""
     cohort: int = 1

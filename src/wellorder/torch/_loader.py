@@ -37,6 +37,7 @@ from wellorder.torch._per_example.exact import Exact
 from wellorder.torch._report import Report, rows_in_words
 from wellorder.torch._saved_state import (
     COUNTS,
+    check_given,
     check_same,
     packed,
     reopened,
@@ -308,11 +309,13 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         share = self._batching.share
         check_same(mapping, self._identity(), share.of)
         mapping, ranks = with_own_pending(mapping, share.number), int(mapping.get("ranks", 1))
+        like = getattr(self._source, "like", None)
+        loaded = unpacked(self.policy, mapping, like, **self._how())
+        check_given(self._observer.state, loaded.state)
         self._records.settle(everything=True)
         if self._source is not None:
             self._source.forget()
-        like = getattr(self._source, "like", None)
-        self._observer = unpacked(self.policy, mapping, like, **self._how())
+        self._observer = loaded
         step = int(mapping["step"])
         if ranks != share.of and not self._batching.same_steps(int(mapping["loader"]["batch_size"]), ranks):
             self._observer.state, step = reopened(self.policy, self._observer.state), 0

@@ -74,7 +74,7 @@ def ordered(
         model = checked_model(unwrapped(model))
     rule = default_policy(signals) if policy is None else policy
     check_policy_fits(rule)
-    check_knowledge(rule, model, rows)
+    check_knowledge(rule, model, rows, observe)
     seed_of(seed)
     made: OrderedLoader = OrderedLoader._made(
         loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -15,6 +16,12 @@ from wellorder._order import Policy, load_state_dict, state_dict
 from wellorder.torch._observing import Observer, RunningOrderError
 
 COUNTS = ("observed", "unobserved", "not_finite", "steps")
+LOOKED_AT = 1000
+"""Given rows, about so many, that are compared with a state's."""
+_OTHER_ROWS = (
+    "the rows given to this loader are not those in the state that was loaded, which are used: orders go on "
+    "as they were. Begin anew if the data set or its features have changed"
+)
 
 
 def packed(observer: Observer) -> dict[str, Any]:
@@ -79,6 +86,23 @@ def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) 
                 f"this state was saved with {name}={theirs.get(name)!r}, and this loader has "
                 f"{name}={value!r}; make the loader as it was when the state was saved"
             )
+
+
+def check_given(own: Any, loaded: Any) -> None:
+    """Refuse a state without the rows that this loader was given; say so if those in it are others."""
+    length, there = getattr(own, "given", 0), getattr(loaded, "given", 0)
+    if not length:  # a state brings its rows along
+        return
+    if there != length:
+        what = f"rows of {there} numbers" if there else "no rows"
+        raise ValueError(
+            f"this state was saved by a loader that was given {what}, and this one was given rows of "
+            f"{length} numbers, which would be lost; leave rows= out to go on as before, or begin anew"
+        )
+    some = slice(None, None, -(-len(own.rows) // LOOKED_AT))
+    ours, theirs = own.rows[some, :length], loaded.rows[some, :length]
+    if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(np.abs(ours).max(initial=0.0))):
+        warnings.warn(_OTHER_ROWS, UserWarning, stacklevel=3)
 
 
 def with_all_pending(state: dict[str, Any]) -> dict[str, Any]:

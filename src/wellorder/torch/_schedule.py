@@ -18,6 +18,10 @@ from wellorder._order import Order, Policy, remembers
 
 Observe = str | int | Callable[[int], bool]
 Schedule = Callable[[int], bool]
+CURE = (
+    'pass "auto", "always", a function from the epoch to True or False (such as {0, 4}.__contains__), or, to '
+    "observe every so-manyth epoch"
+)
 PATIENCE = 10.0
 """Seconds after which whoever waits for an order is told how far it is."""
 
@@ -40,10 +44,7 @@ def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
     """Settle which epochs are observed; a policy that learns and remembers nothing must see them all."""
     if isinstance(observe, str):
         if observe not in ("auto", "always"):
-            raise ValueError(
-                f'observe={shown(observe)}: pass "auto", "always", an int (every so-manyth epoch), or a '
-                "function from the epoch to True or False"
-            )
+            raise ValueError(f"observe={shown(observe)}: {CURE}, an int >= 1")
         return doubling if observe == "auto" and remembers(policy) else always
     if policy.needs.at_visits() and not remembers(policy):
         raise ValueError(
@@ -52,7 +53,7 @@ def schedule_of(observe: Any, policy: Policy[Any]) -> Schedule:
         )
     if callable(observe):
         return lambda epoch: bool(observe(epoch))
-    every = whole_number("observe", observe, least=1, cure='observe every so-manyth epoch, or pass "auto"')
+    every = whole_number("observe", observe, least=1, cure=CURE)
     return lambda epoch: epoch % every == 0
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from wellorder._arguments import shown
 from wellorder._order import Needs, Policy, policy_of, remembers
 from wellorder.torch._batching import Batching
 
@@ -102,8 +103,13 @@ def check_policy_fits(policy: Policy[Any]) -> None:
         )
 
 
-def check_knowledge(policy: Policy[Any], model: nn.Module | None, rows: Any) -> None:
-    """Refuse to order by nothing, and rows for a policy that takes none."""
+def check_knowledge(policy: Policy[Any], model: nn.Module | None, rows: Any, observe: Any) -> None:
+    """Refuse to order by nothing, to observe no model, and rows for a policy that takes none."""
+    if model is None and not (isinstance(observe, str) and observe == "auto"):
+        raise ValueError(
+            f"observe={shown(observe)}, model=None: there are no gradients to observe; pass the model that "
+            "is trained, or leave observe out"
+        )
     if rows is not None and not remembers(policy):
         raise ValueError(
             f"rows=…: policy={type(policy).__name__} takes no rows; use Steering() or Herding(), or leave "
