@@ -126,6 +126,26 @@ MUTATIONS = {
         [("if not self.compiled and self._called:\n", "if not self.compiled:\n")],
         f"{OBSERVE}::test_a_run_that_goes_on_in_an_unobserved_epoch_is_heard_in_the_next_observed_one",
     ),
+    "a compiled graph's casts are forgotten": (
+        "torch/_projection.py",
+        [("        seen = seen.to(like.dtype)", "        seen = seen")],
+        f"{LOOPS}::test_a_compiled_model_under_autocast_has_the_rows_of_one_that_is_not_compiled",
+    ),
+    "a layer's second use is taken for its first": (
+        "torch/_side_by_side.py",
+        [("            uses[part.place] -= 1\n", "")],
+        "tests/torch/test_side_by_side.py::test_rows_are_those_of_steps_one_by_one",
+    ),
+    "steps mind the uses of steps beside them": (
+        "torch/_side_by_side.py",
+        [("filled[step * batch : step * batch + x.shape[0]] = x", "filled[: x.shape[0]] = x")],
+        "tests/torch/test_side_by_side.py::test_asking_in_between_changes_no_bit",
+    ),
+    "given rows are lost to a state without them": (
+        "torch/_saved_state.py",
+        [("    if there != length:\n", "    if there and there != length:\n")],
+        f"{OBSERVE}::test_given_rows_are_not_lost_to_a_state_without_them",
+    ),
     "observed rows are written over given ones": (
         "policies/_latest_rows.py",
         [("        latest = rows[unit, given:]\n", "        latest = rows[unit]\n")],
