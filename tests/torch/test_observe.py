@@ -157,8 +157,9 @@ def test_there_is_nothing_to_observe_without_a_model():
 def test_given_rows_are_not_lost_to_a_state_without_them(make):
     """Whoever adds rows to a run that goes on is told; a state brings its own to a loader without."""
     (_, _, without), (_, _, given) = make(), make(rows=known_rows())
+    nothing = without.state_dict()
     with pytest.raises(ValueError, match=r"given no rows.*this one was given rows of.*leave rows= out"):
-        given.load_state_dict(without.state_dict())
+        given.load_state_dict(nothing)
     assert given._observer.state.given  # nothing was changed
     with pytest.raises(ValueError, match=r"rows of \d+ numbers, and this one was given rows of 2 numbers"):
         make(rows=known_rows()[:, :2])[2].load_state_dict(given.state_dict())
@@ -166,6 +167,7 @@ def test_given_rows_are_not_lost_to_a_state_without_them(make):
         make(rows=known_rows()[::-1].copy())[2].load_state_dict(given.state_dict())
     without.load_state_dict(given.state_dict())
     np.testing.assert_array_equal(without._observer.state.rows, given._observer.state.rows)
+    without.load_state_dict(nothing)
     make(rows=known_rows())[2].load_state_dict(given.state_dict())
 
 

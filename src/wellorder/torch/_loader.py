@@ -131,6 +131,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             self._source = watch(
                 self.spec, model, policy, seed, scaler, self._records, batch=size, strict=strict
             )
+        self._given = rows is not None
         self._observer = Observer(policy, opened(policy, self._batching.units, seed, rows), **self._how())
         # Each iteration has a number, so that one that was left behind notices that another has begun.
         self._step, self._resumed, self._iteration = 0, False, 0
@@ -311,7 +312,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         mapping, ranks = with_own_pending(mapping, share.number), int(mapping.get("ranks", 1))
         like = getattr(self._source, "like", None)
         loaded = unpacked(self.policy, mapping, like, **self._how())
-        check_given(self._observer.state, loaded.state)
+        if self._given:  # else a state brings its own along
+            check_given(self._observer.state, loaded.state)
         self._records.settle(everything=True)
         if self._source is not None:
             self._source.forget()

@@ -90,9 +90,9 @@ def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) 
 
 def check_given(own: Any, loaded: Any) -> None:
     """Refuse a state without the rows that this loader was given; say so if those in it are others."""
-    length, there = getattr(own, "given", 0), getattr(loaded, "given", 0)
-    if not length:  # a state brings its rows along
+    if not hasattr(own, "given"):  # a policy of the user's, whose state is its own
         return
+    length, there = own.given, loaded.given
     if there != length:
         what = f"rows of {there} numbers" if there else "no rows"
         raise ValueError(
