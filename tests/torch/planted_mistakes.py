@@ -263,7 +263,7 @@ MUTATIONS = {
     ),
     "the mean over the batch is not undone": (
         "torch/_sketch.py",
-        [("record.size if self.spec.mean else 1,", "1,")],
+        [("parts[0].left, batch if self.spec.mean else 1", "parts[0].left, 1")],
         f"{SKETCH}::test_rows_are_the_projected_gradients",
     ),
     "a sketch forgets the bias": (
