@@ -1,6 +1,7 @@
 """Balanced orders for any loop: fresh every epoch, resumable; and streams, each example once."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -23,6 +24,22 @@ def test_it_is_an_endless_stream_of_fresh_permutations(policy):
     assert all(sorted(order) == list(range(40)) for order in orders)
     assert len({tuple(order) for order in orders}) == 6
     assert orders != take(balanced(rows, policy=policy, seed=2), 6)
+
+
+def test_who_waits_long_for_an_order_is_told_so(monkeypatch, capsys):
+    monkeypatch.setattr("wellorder._waiting.PATIENCE", 0.02)
+
+    class Late(Herding):
+        def open(self, state, epoch):
+            time.sleep(0.2)
+            return super().open(state, epoch)
+
+    orders = balanced(np.eye(8), policy=Late())
+    assert "wellorder: waiting for the order of epoch 0: under way" in capsys.readouterr().err
+    next(orders)
+    assert capsys.readouterr().err == ""
+    next(orders)
+    assert "wellorder: waiting for the order of epoch 1: under way" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("policy", [None, Herding()], ids=str)

@@ -13,6 +13,7 @@ from wellorder._arguments import array_of, function, numbers, room_for, seed_of,
 from wellorder._kernels.signals import dense
 from wellorder._kernels.steer import Window
 from wellorder._order import Order, Policy, Rows, policy_of, remembers, rng
+from wellorder._waiting import waiting_for
 from wellorder.policies import Steering
 
 E = TypeVar("E")
@@ -48,13 +49,19 @@ def balanced(
     array: Any = rows if hasattr(rows, "detach") else array_of("rows", rows, cure=cure)
     if array.ndim != 2 or not len(array):
         raise ValueError(f"rows of shape {tuple(array.shape)}: {cure}")
-    state = rule.init(len(array), seed=seed_of(seed), rows=array)
+    with waiting_for(0):
+        state = rule.init(len(array), seed=seed_of(seed), rows=array)
     return _orders(rule, state, epoch)
 
 
 def _orders(policy: Any, state: Any, epoch: int) -> Iterator[Order]:
     while True:
-        yield state.order if state.epoch == epoch else policy.open(state, epoch).order
+        if state.epoch == epoch:
+            order = state.order
+        else:
+            with waiting_for(epoch):
+                order = policy.open(state, epoch).order
+        yield order
         epoch += 1
 
 

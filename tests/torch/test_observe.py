@@ -556,6 +556,23 @@ def test_who_waits_long_for_an_order_is_told_how_far_it_is(make, monkeypatch, ca
     assert "of epoch 2: 30 of 30 units" in capsys.readouterr().err
 
 
+def test_who_waits_long_for_an_order_made_in_one_piece_is_told_so(make, monkeypatch, capsys):
+    monkeypatch.setattr("wellorder._waiting.PATIENCE", 0.02)
+
+    class Late(Herding):
+        def open(self, state, epoch):
+            time.sleep(0.2)
+            return super().open(state, epoch)
+
+    _, _, loader = make(Late(), with_model=False, rows=known_rows())
+    assert "wellorder: waiting for the order of epoch 0: under way for 0 s\n" in capsys.readouterr().err
+    advanced(Late(), loader._observer.state)
+    assert "of epoch 1: under way" in capsys.readouterr().err
+    advanced(Herding(), loader._observer.state)
+    assert capsys.readouterr().err == ""
+    assert not [each for each in threading.enumerate() if each.name == "wellorder-teller"]
+
+
 # ---- resume ----
 
 

@@ -379,11 +379,11 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
 
         ``order/error_vs_shuffle`` compares this epoch's order with three shuffles, over the rows seen last
         (or given, if none were seen), at the batches' ends (1 means no better; it takes eight passes over the
-        rows, so ask once an epoch);
+        rows, so ask once an epoch; left out until all were seen, once some were);
         ``order/observed`` is 1 in an epoch that is observed; ``order/known`` is the part of the units that
-        have a row; ``order/row_age`` tells how many epochs ago rows were last seen, and ``order/overhead``
-        our processor time by the time the epochs took. With several ranks, ``order/sent_bytes`` is what this
-        one gave to the others so far. What is not known is left out.
+        have a row, given or seen; ``order/row_age`` tells how many epochs ago rows were last seen, and
+        ``order/overhead`` our processor time by the time the epochs took. With several ranks,
+        ``order/sent_bytes`` is what this one gave to the others so far. What is not known is left out.
         """
         state = self._observer.state
         found = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
 import time
 import weakref
@@ -15,6 +13,7 @@ import numpy as np
 
 from wellorder._arguments import shown, whole_number
 from wellorder._order import Order, Policy, remembers
+from wellorder._waiting import PATIENCE, say_progress, waiting_for
 
 Observe = str | int | Callable[[int], bool]
 Schedule = Callable[[int], bool]
@@ -22,8 +21,6 @@ CURE = (
     'pass "auto", "always", a function from the epoch to True or False (such as {0, 4}.__contains__), or, to '
     "observe every so-manyth epoch"
 )
-PATIENCE = 10.0
-"""Seconds after which whoever waits for an order is told how far it is."""
 
 
 def doubling(epoch: int) -> bool:
@@ -189,7 +186,10 @@ def advanced(policy: Any, state: Any, take: Callable[[Order], None] | None = Non
     Without ``take``, says now and then how far it is.
     """
     if not makes_orders_in_parts(policy):
-        return policy.advance(state)
+        if take is not None:  # in a thread, whose result others wait for
+            return policy.advance(state)
+        with waiting_for(state.epoch + 1):
+            return policy.advance(state)
     advancing: Generator[Order, None, Any] = policy.advancing(state)
     made, said = 0, time.monotonic()
     while True:
@@ -203,11 +203,3 @@ def advanced(policy: Any, state: Any, take: Callable[[Order], None] | None = Non
         elif time.monotonic() > said + PATIENCE:
             say_progress(state.epoch + 1, made, len(state.order))
             said = time.monotonic()
-
-
-def say_progress(epoch: int, made: int, count: int) -> None:
-    """Tell on the terminal, or in the log, how far the order is that somebody waits for."""
-    so_far = f"{made:,} of {count:,} units" if made and count else "under way"
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be nobody to tell
-        sys.stderr.write(f"wellorder: waiting for the order of epoch {epoch}: {so_far}\n")
-        sys.stderr.flush()

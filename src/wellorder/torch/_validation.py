@@ -19,6 +19,7 @@ from torch.utils.data import (
 
 from wellorder._arguments import shown
 from wellorder._order import Needs, Policy, policy_of, remembers
+from wellorder._waiting import waiting_for
 from wellorder.torch._batching import Batching
 
 
@@ -127,7 +128,8 @@ def opened(policy: Policy[Any], units: int, seed: int, rows: Any) -> Any:
     if rows is None:
         return policy.init(units, seed=seed)
     rule: Any = policy  # that it takes rows was checked
-    return rule.init(units, seed=seed, rows=rows)
+    with waiting_for(0):
+        return rule.init(units, seed=seed, rows=rows)
 
 
 def is_scripted(model: nn.Module) -> bool:
