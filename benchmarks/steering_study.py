@@ -47,13 +47,13 @@ class Variant(Steering):
     ``criterion``: "direction" ⟨z, s⟩/‖z‖, "product" ⟨z, s⟩, "length" ‖s + z‖. ``tail``: the last window is
     "steered" as all before it, "shuffled", "against all" (every member is a candidate), or "alone": it is
     steered, and nothing before it. ``together`` units are chosen at a time, by the direction of their sum.
-    ``lengths``: how much a row's length counts as one more number of it, so that lengths are balanced, too.
+    ``power``: rows less their mean are divided by so high a power of their lengths before all that.
     """
 
     criterion: str = "direction"
     tail: str = "steered"
     together: int = 1
-    lengths: float = 0.0
+    power: float = 0.0
 
     def advance(self, state: LatestRows) -> LatestRows:
         return self.open(state, state.epoch + 1)
@@ -63,6 +63,10 @@ class Variant(Steering):
         part, mean = known_part(state, order)
         if len(part) == len(order):
             rows = state.rows[part] - mean.astype(np.float32)
+            if self.power:
+                norms = np.linalg.norm(rows, axis=1, keepdims=True) + np.float32(1e-30)
+                rows /= norms**self.power
+                rows -= rows.mean(axis=0)
             if self.lengths:
                 norms = np.linalg.norm(rows, axis=1)
                 beside = self.lengths * (norms - norms.mean())
@@ -143,12 +147,14 @@ ORDERS: dict[str, Any] = {
     **{f"Herding, passes {p}": Herding(passes=p) for p in (2, 4, 16)},
     **{f"candidates {m}": Steering(candidates=m) for m in (2, 4, 8, 16, 32)},
     **{f"window {w}": Steering(window=w) for w in (256, 4096)},
+    **{f"lengths {c}": Steering(lengths=c) for c in (0, 1, 2)},
     "by product": Variant(criterion="product"),
-    "by length (the trap)": Variant(criterion="length"),
+    "by length (the trap)": Variant(criterion="length", lengths=0),
+    **{f"divided by lengths to the {p}": Variant(power=p) for p in (0.5, 1.0)},
+    "divided by lengths to the 0.5, lengths 0": Variant(power=0.5, lengths=0),
     "tail shuffled": Variant(tail="shuffled"),
     "tail against all": Variant(tail="against all"),
     "tail alone": Variant(tail="alone"),
-    **{f"lengths {c}": Variant(lengths=c) for c in (0.5, 1.0, 2.0, 4.0)},
     "whole batches": Variant(together=16),
     "rows averaged": Averaged(),
 }

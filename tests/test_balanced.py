@@ -103,7 +103,7 @@ def test_a_stream_gives_every_example_exactly_once(n, window, candidates, at_onc
 
 def test_a_stream_whose_mean_is_known_is_steering_in_the_order_of_arrival():
     rows = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
-    policy = Steering(window=64, candidates=8)
+    policy = Steering(window=64, candidates=8, lengths=0)
     arrival, mean = shuffled(500, 3, 2), rows.sum(axis=0, dtype=np.float64) / 500
     out = balanced_stream(arrival, rows.__getitem__, window=64, candidates=8, seed=3, epoch=2, mean=mean)
     assert [int(u) for u in out] == policy.open(policy.init(500, seed=3, rows=rows), 2).order.tolist()

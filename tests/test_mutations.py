@@ -108,6 +108,21 @@ MUTATIONS = {
         [("((a, x), (b, y), (c, z), (d, w))", "((a, x), (b, y), (c, z))")],
         ["tests/policies/test_latest_rows.py::test_steering_is_its_transcription_in_lists"],
     ),
+    "long rows are not paid for by short ones": (
+        "_kernels/steer.py",
+        [("lengths[0] * (np.sqrt(length) - lengths[1])", "lengths[0] * np.sqrt(length)")],
+        ["tests/policies/test_latest_rows.py::test_steering_is_its_transcription_in_lists"],
+    ),
+    "what came too long at an epoch's end is forgotten": (
+        "_kernels/steer.py",
+        [
+            (
+                "        out[i] = held[at]\n        excess[0] += np.float64(beside[at])\n",
+                "        out[i] = held[at]\n",
+            )
+        ],
+        ["tests/policies/test_latest_rows.py::test_steering_is_its_transcription_in_lists"],
+    ),
     "seeds need not agree in sign for a verdict": (
         "report/_verdict.py",
         [

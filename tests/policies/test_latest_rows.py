@@ -48,12 +48,15 @@ def test_herding_is_basic_br_repeated_from_a_fresh_shuffle(n, passes):
         state = policy.advance(state)
 
 
-def steered(rows, order, window, candidates, bits):
-    """Steering in lists: ``bits()`` gives 64 random bits at a time."""
+def steered(rows, order, window, candidates, bits, counts):
+    """Steering in lists: ``bits()`` gives 64 random bits at a time; ``counts``: what lengths count."""
     mean = rows[order].sum(axis=0, dtype=np.float64) / len(order)
     centred = (rows.astype(np.float64) - mean).astype(np.float32)
     lengths = np.sqrt((centred.astype(np.float64) ** 2).sum(axis=1))
+    beside, excess = counts * (lengths - lengths[order].mean()), 0.0
+    lengths = np.hypot(lengths, beside)
     lengths[lengths == 0] = np.inf
+    beside = beside.astype(np.float32)
     total, waiting, out = np.zeros(rows.shape[1]), list(order[:window]), []
     coming = list(order[window:])
     while waiting:
@@ -61,11 +64,13 @@ def steered(rows, order, window, candidates, bits):
         for _ in range(candidates):
             at = ((bits() >> 32) * len(waiting)) >> 32
             z = centred[waiting[at]]
-            along = np.float32(z @ total.astype(np.float32)) * np.float32(1 / lengths[waiting[at]])
+            product = np.float32(z @ total.astype(np.float32)) + beside[waiting[at]] * np.float32(excess)
+            along = product * np.float32(1 / lengths[waiting[at]])
             if along < least:
                 best, least = at, along
         out.append(waiting[best])
         total += centred[waiting[best]]
+        excess += np.float64(beside[waiting[best]])
         if coming:
             waiting[best] = coming.pop(0)
         else:
@@ -91,13 +96,14 @@ def splitmix(seed, epoch):
 @pytest.mark.parametrize(
     ("n", "window", "candidates"), [(1, 4, 2), (7, 3, 2), (50, 8, 4), (50, 500, 7), (60, 1, 3)]
 )
-def test_steering_is_its_transcription_in_lists(n, window, candidates):
+@pytest.mark.parametrize("lengths", [0, 0.5, 2])
+def test_steering_is_its_transcription_in_lists(n, window, candidates, lengths):
     rows = np.random.default_rng(n).integers(-4, 5, size=(n, 3)).astype(np.float32)
     rows -= rows.mean(axis=0).round()  # small whole numbers, so that sums are exact in every precision
-    policy = Steering(window, candidates)
+    policy = Steering(window, candidates, lengths)
     state = policy.init(n, seed=3, rows=rows)
     for epoch in range(3):
-        expected = steered(rows, shuffled(n, 3, epoch), window, candidates, splitmix(3, epoch))
+        expected = steered(rows, shuffled(n, 3, epoch), window, candidates, splitmix(3, epoch), lengths)
         assert state.order.tolist() == expected
         state = policy.advance(state)
 
@@ -279,13 +285,13 @@ def test_lengths_do_not_drift_along_the_epoch(policy):
     assert np.abs(tenths / lengths.mean() - 1).max() < 0.12
 
 
-def gradients_of_a_classifier(seed=0):
-    """Each example's gradient and loss in softmax regression on noisy digits, half-way."""
+def gradients_of_a_classifier(steps, seed=0):
+    """Each example's gradient and loss in softmax regression on noisy digits, after so many steps."""
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     draw = np.random.default_rng(seed)
     x = np.concatenate([digits.data / 16 + 0.3 * draw.normal(size=digits.data.shape) for _ in range(4)])
     y, weights = np.tile(digits.target, 4), np.zeros((64, 10))
-    for _ in range(60):
+    for _ in range(steps):
         scores = np.exp(x @ weights)
         right = scores / scores.sum(axis=1, keepdims=True)
         weights -= 0.5 * x.T @ (right - np.eye(10)[y]) / len(x)
@@ -294,17 +300,31 @@ def gradients_of_a_classifier(seed=0):
     return rows.reshape(len(x), -1).astype(np.float32), losses
 
 
-@pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
-def test_on_real_gradients_lengths_and_losses_stay_near_their_means_but_for_a_gentle_end(policy):
-    """The last window holds what was chosen seldom, short rows: an epoch ends with easy examples."""
-    rows, losses = gradients_of_a_classifier()
+def tenths_of(values, orders):
+    """Means over the tenths of an epoch, by the mean of all."""
+    tenths = [[part.mean() for part in np.array_split(values[order], 10)] for order in orders]
+    return np.mean(tenths, axis=0) / values.mean()
+
+
+@pytest.mark.parametrize("steps", [60, 300, 1000])
+def test_on_real_gradients_lengths_and_losses_stay_at_their_means_along_the_epoch(steps):
+    """From half-way through training to near its end, where most examples are fitted and few are long."""
+    rows, losses = gradients_of_a_classifier(steps)
     lengths = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-    orders = [policy.init(len(rows), seed=seed, rows=rows).order for seed in range(4)]
-    for values in (lengths, losses):
-        tenths = np.mean([[part.mean() for part in np.array_split(values[o], 10)] for o in orders], axis=0)
-        tenths /= values.mean()
-        assert np.abs(tenths[:9] - 1).max() < 0.1
-        assert 0.75 < tenths[-1] < 1.1
+    orders = [Steering().init(len(rows), seed=seed, rows=rows).order for seed in range(4)]
+    assert np.abs(tenths_of(lengths, orders) - 1).max() < 0.02
+    assert np.abs(tenths_of(losses, orders) - 1).max() < 0.1
+    if steps == 1000:  # by directions alone, easy examples are left for the end
+        alone = [Steering(lengths=0).init(len(rows), seed=seed, rows=rows).order for seed in range(4)]
+        assert tenths_of(lengths, alone)[-1] < 0.6
+        assert tenths_of(losses, alone)[-1] < 0.6
+
+
+def test_herding_drifts_in_no_direction():
+    rows, losses = gradients_of_a_classifier(300)
+    orders = [Herding().init(len(rows), seed=seed, rows=rows).order for seed in range(8)]
+    for values in (np.linalg.norm(rows - rows.mean(axis=0), axis=1), losses):
+        assert np.abs(tenths_of(values, orders) - 1).max() < 0.15
 
 
 def test_the_trap_itself_would_be_noticed():

@@ -3,7 +3,8 @@
 The window holds centred rows z and one over their lengths. A step draws some of its members, emits the one
 with the smallest ⟨z, s⟩/‖z‖, where s is the sum of the rows emitted so far, and adds it to s. It goes by
 direction alone: the smallest ‖s + z‖ would give a lower order error, and ruin training, because it takes
-short rows first and leaves the hard examples to the end.
+short rows first and leaves the hard examples to the end. Short rows wait longer than others all the same, for
+their directions are no better; so a row's length may stand in it as one more number, and is balanced, too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class Window:
     Numbers of different kinds may stand in one row: ``weights`` say what each counts, once its mean is off.
     Then rows are no blocks, and the mean is the same in all calls.
 
+    With ``lengths``, so many times what a row is longer than ``usual`` stands beside its other numbers, as
+    one more of them, and its sum beside theirs. Then rows are no blocks, and the mean stays, too.
+
     Memory is O(window · width), whatever passes through it; a step costs O(candidates · width + dim).
     """
 
@@ -45,13 +49,19 @@ class Window:
         draw: np.random.Generator,
         width: int | None = None,
         weights: npt.NDArray[np.float64] | None = None,
+        *,
+        lengths: float = 0.0,
+        usual: float = 0.0,
     ) -> None:
         self.candidates = candidates
         self.weights = np.ones(dim) if weights is None else weights
+        self.lengths = np.array([lengths, usual])
         self.numbers = np.empty(size, np.int64)
         self.places = None if width is None else np.empty(size, np.int64)
         self.rows = np.empty((size, dim if width is None else width), np.float32)
-        self.scales = np.empty(size, np.float32)
+        self.scales, self.beside = np.empty(size, np.float32), np.zeros(size, np.float32)
+        self.excess = np.zeros(1)
+        """The sum of what stood beside the rows emitted so far."""
         self.total, self.near = np.zeros(dim), np.zeros(dim, np.float32)
         self.filled = self.emitted = 0
         self.mean: npt.NDArray[np.float64] | None = None
@@ -74,13 +84,15 @@ class Window:
         if self.places is None and self.mean is not None and not np.array_equal(mean, self.mean):
             shift = mean - self.mean
             _shift(
-                self.rows, self.weights, self.scales, self.filled, self.total, self.near, shift, self.emitted
-            )
+                self.rows, self.weights, self.lengths, self.beside, self.scales, self.filled, self.total,
+                self.near, shift, self.emitted,
+            )  # fmt: skip
         self.mean = mean.copy()
         out = np.empty(len(which), np.int64)
         self.filled, gone = _take_in(
-            rows, places, which, numbers, mean, self.weights, self.filled, self.candidates, self.draws,
-            self.numbers, self.rows, self.places, self.scales, self.total, self.near, out,
+            rows, places, which, numbers, mean, self.weights, self.lengths, self.filled, self.candidates,
+            self.draws, self.numbers, self.rows, self.places, self.beside, self.scales, self.total, self.near,
+            self.excess, out,
         )  # fmt: skip
         self.emitted += gone
         return out[:gone]
@@ -96,7 +108,7 @@ class Window:
         if self.filled:
             _drain(
                 self.filled, self.candidates, self.draws, self.mean, self.numbers,
-                self.rows, self.places, self.scales, self.total, self.near, out,
+                self.rows, self.places, self.beside, self.scales, self.total, self.near, self.excess, out,
             )  # fmt: skip
         self.emitted += self.filled
         self.filled = 0
@@ -108,19 +120,20 @@ def steered(
     order: Order,
     mean: npt.NDArray[np.float64],
     weights: npt.NDArray[np.float64] | None,
-    window: int,
-    candidates: int,
+    rule: tuple[int, int, float],
     draws: tuple[int, int],
 ) -> Iterator[Order]:
     """Steer ``rows[order]``, which come in this order, about ``mean``; ``draws``: the seed and the epoch.
 
-    ``weights`` say what each number of a row counts, as much as any other where there are none.
+    ``rule``: the window, the candidates, and what lengths count. ``weights`` say what each number of a row
+    counts, as much as any other where there are none.
 
     Gives the new order part by part, as it is made. O(n·candidates·k) time.
     """
-    seed, epoch = draws
+    (window, candidates, lengths), (seed, epoch) = rule, draws
     size, drawn = min(window, len(order)), rng(seed, epoch, "steering")
-    held = Window(size, rows.shape[1], candidates, drawn, weights=weights)
+    usual = _usual(rows, order, mean, np.ones(len(mean)) if weights is None else weights) if lengths else 0.0
+    held = Window(size, rows.shape[1], candidates, drawn, weights=weights, lengths=lengths, usual=usual)
     at, (part, most) = 0, PARTS
     while at < len(order):
         which = order[at : at + part].astype(np.int64)
@@ -174,9 +187,12 @@ def _along_blocks(rows, places, a, b, c, d, near):  # type: ignore[no-untyped-de
 
 
 @jit
-def _choose(filled, candidates, draws, rows, places, scales, near, shared):  # type: ignore[no-untyped-def]
+def _choose(  # type: ignore[no-untyped-def]
+    filled, candidates, draws, rows, places, beside, scales, near, excess, shared
+):
     """The member, among ``candidates`` random ones, that points most against the sum."""
     best, least = np.int64(0), np.float32(np.inf)
+    long = np.float32(excess[0])
     for done in range(0, candidates, 4):
         a = _member(draws, filled)
         b = _member(draws, filled) if done + 1 < candidates else a
@@ -187,7 +203,7 @@ def _choose(filled, candidates, draws, rows, places, scales, near, shared):  # t
         else:
             x, y, z, w = _along_blocks(rows, places, a, b, c, d, near)
         for at, product in ((a, x), (b, y), (c, z), (d, w)):
-            along = (product - shared) * scales[at]
+            along = (product - shared + beside[at] * long) * scales[at]
             if along < least:
                 best, least = at, along
     return best
@@ -222,12 +238,35 @@ def _less(times, mean, total, near):  # type: ignore[no-untyped-def]
 
 
 @fast
-def _put(row, mean, weights, place, scale, at):  # type: ignore[no-untyped-def]
+def _square(row, mean, weights):  # type: ignore[no-untyped-def]
+    """The squared length of a row less the mean."""
+    square = 0.0
+    for k in range(len(mean)):
+        z = (np.float64(row[k]) - mean[k]) * weights[k]
+        square += z * z
+    return square
+
+
+@jit
+def _usual(rows, order, mean, weights):  # type: ignore[no-untyped-def]
+    """The mean length of the rows of ``order``."""
+    total, every = 0.0, len(order) == len(rows)
+    for i in range(len(order)):
+        total += np.sqrt(_square(rows[i if every else order[i]], mean, weights))
+    return total / len(order)
+
+
+@fast
+def _put(row, mean, weights, lengths, place, beside, scale, at):  # type: ignore[no-untyped-def]
     length = 0.0
     for k in range(len(mean)):
         z = (np.float64(row[k]) - mean[k]) * weights[k]
         place[k] = np.float32(z)
         length += z * z
+    if lengths[0] > 0.0:
+        longer = lengths[0] * (np.sqrt(length) - lengths[1])
+        beside[at] = np.float32(longer)
+        length += longer * longer
     scale[at] = np.float32(1.0 / np.sqrt(length)) if length > 0.0 else np.float32(0.0)
 
 
@@ -243,9 +282,9 @@ def _put_block(row, mean, square, place, scale, at):  # type: ignore[no-untyped-
 
 
 @jit
-def _shift(window, weights, scales, filled, total, near, shift, emitted):  # type: ignore[no-untyped-def]
+def _shift(window, weights, lengths, beside, scales, filled, total, near, shift, emitted):  # type: ignore[no-untyped-def]
     for at in range(filled):
-        _put(window[at], shift, weights, window[at], scales, at)
+        _put(window[at], shift, weights, lengths, window[at], beside, scales, at)
     for k in range(len(total)):
         total[k] -= emitted * shift[k]
         near[k] = np.float32(total[k])
@@ -253,8 +292,8 @@ def _shift(window, weights, scales, filled, total, near, shift, emitted):  # typ
 
 @jit
 def _take_in(  # type: ignore[no-untyped-def]
-    rows, blocks, which, numbers, mean, weights, filled, candidates, draws,
-    held, window, places, scales, total, near, out,
+    rows, blocks, which, numbers, mean, weights, lengths, filled, candidates, draws,
+    held, window, places, beside, scales, total, near, excess, out,
 ):  # fmt: skip
     gone, square = 0, 0.0
     for k in range(len(mean)):  # np.dot would need SciPy here
@@ -265,8 +304,9 @@ def _take_in(  # type: ignore[no-untyped-def]
         for k in range(0, rows.shape[1], LINE):
             prefetch(rows, which[i], k)  # it is known what comes: fetch it while the next one is chosen
         if filled == len(held):
-            at = _choose(filled, candidates, draws, window, places, scales, near, shared)
+            at = _choose(filled, candidates, draws, window, places, beside, scales, near, excess, shared)
             out[gone] = held[at]
+            excess[0] += np.float64(beside[at])
             gone += 1
             if places is None:
                 _add(window[at], total, near)
@@ -276,7 +316,7 @@ def _take_in(  # type: ignore[no-untyped-def]
             filled += 1
         held[at] = numbers[i]
         if places is None:
-            _put(rows[which[i]], mean, weights, window[at], scales, at)
+            _put(rows[which[i]], mean, weights, lengths, window[at], beside, scales, at)
         else:
             places[at] = blocks[which[i]]
             mine = mean[places[at] * rows.shape[1] :]
@@ -286,13 +326,14 @@ def _take_in(  # type: ignore[no-untyped-def]
 
 @jit
 def _drain(  # type: ignore[no-untyped-def]
-    filled, candidates, draws, mean, held, window, places, scales, total, near, out
+    filled, candidates, draws, mean, held, window, places, beside, scales, total, near, excess, out
 ):
     count = filled
     shared = np.float32(0.0) if places is None else _less(0.0, mean, total, near)
     for i in range(count):
-        at = _choose(filled, candidates, draws, window, places, scales, near, shared)
+        at = _choose(filled, candidates, draws, window, places, beside, scales, near, excess, shared)
         out[i] = held[at]
+        excess[0] += np.float64(beside[at])
         if places is None:
             _add(window[at], total, near)
         else:
@@ -300,5 +341,5 @@ def _drain(  # type: ignore[no-untyped-def]
             places[at] = places[filled - 1]
         filled -= 1
         held[at] = held[filled]
-        scales[at] = scales[filled]
+        scales[at], beside[at] = scales[filled], beside[filled]
         window[at] = window[filled]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from wellorder._arguments import whole_number
+from wellorder._arguments import real_number, whole_number
 from wellorder._kernels.steer import steered
 from wellorder._order import Keeps, Needs, Order, frozen, own_state, shuffled
 from wellorder.policies._latest_rows import (
@@ -29,12 +29,15 @@ class Steering:
 
     Units enter a window in the order of the shuffle. A step draws ``candidates`` of its members and visits
     the one with the smallest ⟨z, s⟩/‖z‖, where z is its row less the mean of all and s the sum of those
-    visited so far. One pass, where `Herding` takes several, and it needs no second look: `balanced_stream`
-    does the same to data that stream by. Rows may be as old as they are; without them the orders are those
-    of `RandomReshuffling`, and a unit without a row keeps its random place. Rows that are given before the
-    first epoch stay beside those that are observed later. Costs n·k·4 bytes for rows of k numbers, given and
-    observed ones together (as much once more while an order is made, if some units have only given ones), and
-    O(candidates·n·k) time an epoch.
+    visited so far. What a row is longer than most stands in z as one more number: else short rows, which
+    turn the sum back least, would be left for the epoch's end, and easy examples with them.
+
+    One pass, where `Herding` takes several, and it needs no second look: `balanced_stream` does the same to
+    data that stream by, by directions alone. Rows may be as old as they are; without them the orders are
+    those of `RandomReshuffling`, and a unit without a row keeps its random place. Rows that are given before
+    the first epoch stay beside those that are observed later. Costs n·k·4 bytes for rows of k numbers, given
+    and observed ones together (as much once more while an order is made, if some units have only given ones),
+    and O(candidates·n·k) time an epoch.
 
     Parameters
     ----------
@@ -42,6 +45,9 @@ class Steering:
         How many units wait to be chosen from.
     candidates
         How many of them are looked at, at each step.
+    lengths
+        How much a row's length, less the mean of all lengths, counts as a number of the row; 0: directions
+        alone decide.
 
     >>> import numpy as np
     >>> from wellorder import RandomReshuffling, order_error
@@ -53,6 +59,7 @@ class Steering:
 
     window: int = 1024
     candidates: int = 16
+    lengths: float = 0.5
 
     needs: ClassVar[Needs] = Needs.SIGNALS
     keeps: ClassVar[Keeps] = Keeps.ROWS
@@ -64,6 +71,7 @@ class Steering:
             ("candidates", "pass how many are looked at"),
         ):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least=1, cure=cure))
+        object.__setattr__(self, "lengths", real_number("lengths", self.lengths, least=0))
 
     def init(self, n: int, *, seed: int = 0, rows: npt.ArrayLike | None = None) -> LatestRows:
         return self.open(opened(whole_number("n", n, least=1), seed, rows), 0)
@@ -97,8 +105,8 @@ class Steering:
                 rows, mean = weighed(state, mean)
             else:
                 weights = weights_of(state, mean)
-            draws = state.seed, epoch
-            parts = steered(rows, part, mean, weights, self.window, self.candidates, draws)
+            rule = self.window, self.candidates, self.lengths
+            parts = steered(rows, part, mean, weights, rule, (state.seed, epoch))
             if len(part) == len(order):
                 made = []
                 for each in parts:
