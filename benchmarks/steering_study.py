@@ -158,6 +158,8 @@ ORDERS: dict[str, Any] = {
     "whole batches": Variant(together=16),
     "rows averaged": Averaged(),
 }
+COSTS = (8192, 65536)
+"""Rows of which an order is made when that is timed: 16 and 128 MiB of them."""
 LOOKED_AT = 2048
 """Training examples that the loss is taken over."""
 
@@ -249,19 +251,23 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def cost(orders: list[str]) -> None:
-    """Microseconds an example of making an order, and its error on made-up rows."""
-    rows = np.random.default_rng(0).normal(size=(8192, 512)).astype(np.float32)
+    """Microseconds an example of making an order, of rows that fit into a cache and of more."""
+    print(f"\n{'µs an example':22}" + "".join(f"{count:>9,} rows" for count in COSTS))
     for name in orders:
         policy = ORDERS[name]
         if isinstance(policy, (RandomReshuffling, Variant)):
             continue  # variants are not written for speed
-        state = policy.init(len(rows), seed=0, rows=rows)
-        times = []
-        for _ in range(5):
-            start = time.process_time()
-            state = policy.advance(state)
-            times.append(time.process_time() - start)
-        print(f"{name:22}{1e6 * min(times) / len(rows):8.2f} µs an example")
+        line = f"{name:22}"
+        for count in COSTS:
+            rows = np.random.default_rng(0).normal(size=(count, 512)).astype(np.float32)
+            state = policy.init(count, seed=0, rows=rows)
+            times = []
+            for _ in range(5):
+                start = time.process_time()
+                state = policy.advance(state)
+                times.append(time.process_time() - start)
+            line += f"{1e6 * min(times) / count:14.2f}"
+        print(line)
 
 
 def main() -> None:

@@ -130,6 +130,7 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Herding always": (Herding(), {"observe": "always"}),
     "Steering auto": (Steering(), {}),
     "Steering always": (Steering(), {"observe": "always"}),
+    "Steering auto, lengths 0": (Steering(lengths=0), {}),
     "Steering at 1, 4, 16": (Steering(), {"observe": at_powers_of_four}),
     "Steering at 0, 1, 4, 16": (Steering(), {"observe": at_once_and_at_powers_of_four}),
     "Steering at 0, 2, 8, 32": (Steering(), {"observe": every_other}),

@@ -82,7 +82,7 @@ MUTATIONS = {
     ),
     "blocks are not centred": (
         "_kernels/steer.py",
-        [("along = (product - shared) * scales[at]", "along = product * scales[at]")],
+        [("along = (product - shared + beside[at] * long)", "along = (product + beside[at] * long)")],
         f"{STEER}::test_blocks_are_steered_as_rows_with_all_their_zeros_are_in_lists",
     ),
     "the mean stays in a sum of blocks": (

@@ -102,6 +102,39 @@ def test_batches_drawn_ahead_are_known_by_the_models_input(copied):
         torch.testing.assert_close(row, rows[0][unit])
 
 
+def test_an_epochs_last_batch_counts_as_not_observed_if_the_next_is_drawn_before_it_is_used():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, observe="always", signals="sketch")
+    for epoch in range(1, 4):
+        batches = iter(loader)
+        now = next(batches)
+        for then in batches:
+            loss(model, now).backward()
+            now = then
+        loss(model, now).backward()
+        assert (loader.report().observed, loader.report().unobserved) == (20 * epoch, 4 * epoch)
+
+
+def test_who_draws_all_batches_before_training_is_told_so():
+    model = mlp()
+    loader = ordered(DataLoader(data(), 4), model, signals="sketch")
+    batches = list(loader)
+    with pytest.warns(UserWarning, match=r"all drawn before, as list\(loader\) does"):
+        loss(model, batches[0]).backward()
+
+
+@pytest.mark.parametrize("signals", ["auto", "sketch"])
+@pytest.mark.parametrize("last", [0, 1, 3])
+def test_two_views_of_each_example_are_known_in_a_short_last_batch_too(last, signals):
+    draw = torch.Generator().manual_seed(1)
+    model, n = mlp(), 24 + last
+    loader = ordered(DataLoader(data(n), 8), model, signals=signals)
+    for x, y in loader:
+        views = torch.cat([x, x + 0.1 * torch.randn(x.shape, generator=draw)])
+        functional.cross_entropy(model(views), torch.cat([y, y])).backward()
+    assert (loader.report().observed, loader.report().unobserved) == (n, 0)
+
+
 def test_batches_drawn_ahead_that_cannot_be_known_are_warned_of():
     model = mlp()
     loader = ordered(DataLoader(data(), 4), model, signals="sketch")

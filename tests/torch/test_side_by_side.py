@@ -128,6 +128,53 @@ def test_a_batch_that_waits_for_its_gradient_keeps_its_place():
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("together", [2, 3, 9])
+def test_losses_that_are_summed_before_one_backward_leave_each_step_its_own_row(together):
+    """A step that finds its place taken is projected at once; who has the place later keeps its gradient."""
+    data = TensorDataset(torch.randn(240, 6), torch.randint(3, (240,)))
+    found = []
+    for count in (1, together):
+        torch.manual_seed(0)
+        model, seen = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), {}
+        loader = ordered(DataLoader(data, 4), model, signals=Sketch())
+        take, losses = loader._observer.take, []
+
+        def note(step, units, signals, seen=seen, take=take):
+            seen.update(zip(units.tolist(), signals.clone(), strict=True))
+            take(step, units, signals)
+
+        loader._observer.take = note
+        for step, (x, y) in enumerate(loader, 1):
+            losses.append(functional.cross_entropy(model(x), y))
+            if step % count == 0 or step == len(loader):
+                torch.stack(losses).sum().backward()
+                losses = []
+        found.append(torch.stack([seen[unit] for unit in range(240)]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_an_input_that_is_not_finite_spoils_no_later_step():
+    """In a layer that few steps use, what lies there of an earlier step counts nothing."""
+    data = TensorDataset(torch.randn(80, 6), torch.randint(3, (80,)))
+
+    class Now(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seldom, self.head, self.step = nn.Linear(6, 6), nn.Linear(6, 3), 0
+
+        def forward(self, x):
+            self.step += 1
+            if self.step == 3:
+                x = self.seldom(x + torch.inf)
+            return self.head(x)
+
+    model = Now()
+    loader = ordered(DataLoader(data, 4), model, signals=Sketch())
+    for x, y in loader:
+        functional.cross_entropy(model(x), y).backward()
+    assert (loader.report().observed, loader.report().not_finite) == (76, 4)
+
+
 def test_small_layers_do_lie_side_by_side_and_large_ones_do_not():
     small, large = nn.Linear(8, 8), nn.Linear(8, 3000)
     data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))

@@ -388,7 +388,7 @@ def test_lightning_trains_as_a_plain_loop_does_and_goes_on_from_its_checkpoints(
     expected, plain = lit_run(BATCH)
     assert module.visits == expected
     assert two.same_weights(module.net, plain)
-    assert trainer.callback_metrics["order/error_vs_shuffle"] < 0.9
+    assert trainer.callback_metrics["order/error_vs_shuffle"] < 1
     assert trainer.callback_metrics["order/epoch"] == EPOCHS - 1
     for name, done in (("step=9", 9), ("epoch=1", 14)):
         again = make()

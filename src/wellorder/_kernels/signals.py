@@ -168,4 +168,4 @@ def _float_rows(array: npt.NDArray[Any], name: str = "signals") -> Rows:
 
 def _check_rows(name: str, shape: tuple[int, ...]) -> None:
     if len(shape) != 2 or shape[1] == 0:
-        raise ValueError(f"{name} of shape {shape}: pass a 2-D array (b, d), one row per unit")
+        raise ValueError(f"{name} of shape {shape}: pass a 2-D array (b, d), d > 0, one row per unit")

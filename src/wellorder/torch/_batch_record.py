@@ -40,6 +40,9 @@ _SUMMED = (
     'signals="sketch"'
 )
 
+FEW = 4
+"""So many examples must a batch have for its rows to be matched with a layer's by their values."""
+
 
 class BatchRecord:
     """What one batch that was given out has revealed so far.
@@ -94,6 +97,8 @@ class BatchRecords:
         self.ignoring = 0
         self.replaying = False
         self.passes = self.transformed_passes = 0
+        self.views = 1
+        """How many views of each example a layer was given last, where there were several."""
         self.any_settled = False
         self.seconds = 0.0
         self._in_doubt = self._skipped = self.warned = self._several = False
@@ -140,13 +145,15 @@ class BatchRecords:
                 self.warn_once(_DRAWN_ELSEWHERE)
         else:
             self.passes += training
-            record.passes += 1
             if self._in_doubt:
                 owner = _owner_of(given, self.open_records)
                 if owner is None:
                     self.warn_once(_DRAWN_AHEAD)
-                self.now = owner or self.latest
-            elif self._is_foreign(given, record):
+                record = self.now = owner or record
+                record.passes += 1
+                return
+            record.passes += 1
+            if self._is_foreign(given, record):
                 self.now = None
                 self.warn_once(_FOREIGN)
 
@@ -179,10 +186,14 @@ class BatchRecords:
         return False
 
     def _look_among_unused(self, given: list[Tensor]) -> None:
-        """Warn if the model is given a batch that was drawn in an epoch which is over."""
+        """Warn if the model is given a batch that was drawn in an epoch which is over.
+
+        A lone one is the last of a loop that draws one ahead: it counts as not observed, and no more is lost.
+        """
         if self._unused:
             if _owner_of(given, self._unused) is not None:
-                self.warn_once(_DRAWN_BEFORE)
+                if len(self._unused) > 1:
+                    self.warn_once(_DRAWN_BEFORE)
                 self._unused = []
             else:
                 self._unused = self._unused[1:]  # not for ever: each look compares values
@@ -347,14 +358,18 @@ def _same_values(x: Tensor, t: Tensor) -> bool:
     return x.shape == t.shape and x.dtype == t.dtype and torch.equal(x.detach().cpu(), t.detach().cpu())
 
 
-def views_of(given: Tensor, record: BatchRecord) -> int:
+def views_of(given: Tensor, record: BatchRecord, before: int = 1) -> int:
     """How many views of each example a layer was given, one after the other as `torch.cat` puts them.
 
     1 where it was given as many rows as the batch has, or where the rows cannot be matched with the batch's.
+    In a batch of too few examples to match them there are as many as ``before``.
     """
     count, rest = divmod(len(given), record.size)
     if count < 2 or rest or record.views == count:
         return 1 if count < 2 or rest else count
+    if record.size < FEW and count == before:
+        record.views = count
+        return count
     blocks = given.detach().chunk(count)
     alike = all(
         any(
@@ -387,10 +402,10 @@ def _alike(x: Tensor, t: Tensor) -> bool | None:
     numbers = x.is_floating_point()
     if not x.ndim or x.shape[:1] != t.shape[:1] or any(z.is_sparse or z.is_complex() for z in (x, t)):
         return None
-    if x.shape != t.shape or len(x) < 4:
+    if x.shape != t.shape or len(x) < FEW:
         # As many ids in longer or shorter sequences are other ids; an image may have been cropped.
         same_kind = x.ndim == t.ndim > 1 and not numbers and not t.is_floating_point()
-        return False if same_kind and len(x) >= 4 else None
+        return False if same_kind and len(x) >= FEW else None
     a, b = (z.detach().cpu().double().flatten(1) for z in (x, t))
     a, b = a - a.mean(0), b - b.mean(0)
     size = float(a.norm() * b.norm())

@@ -147,11 +147,12 @@ class LayerSketch:
 
     def parts(self, records: Sequence[BatchRecord]) -> Iterator[Part]:
         """Q a and P e of all that lies side by side, if any of it is of these batches."""
-        for slots in () if self.side_by_side is None else self.side_by_side.kinds.values():
-            if slots.holds_any(records):
-                projection: Any = self._single if slots.given.ndim <= self._dims else self._sequence
-                back: Any = slots.back
-                yield projection.product(projection.inward(slots.given, slots.given), back, slots.stands_for)
+        for slots in () if self.side_by_side is None else self.side_by_side.in_order():
+            shown = slots.shown(records)
+            if shown is not None:
+                given, back = shown
+                projection: Any = self._single if given.ndim <= self._dims else self._sequence
+                yield projection.product(projection.inward(given, given), back, slots.stands_for)
 
     def forget(self, *, needless: bool = False) -> None:
         """Let go what lies side by side, all of it or what is ``needless``."""

@@ -4,7 +4,8 @@ A small layer's sketch is made by a handful of tiny operations, each of which co
 So the step only copies what is to be projected, and the products are made for eight steps together. Of a
 large layer the step projects both, which then wait to be multiplied (`stacked`). All have
 the same shape whatever was asked for in between, and a step always lies in the same place: its row comes out
-the same, bit for bit, whether a run was saved, interrupted, looked at or left alone.
+the same, bit for bit, whether a run was saved, interrupted, looked at or left alone. (Where several batches
+share one backward pass, a step may find its place taken, and be projected at once: then up to rounding.)
 """
 
 from __future__ import annotations
@@ -72,14 +73,24 @@ class Slots:
         count = rows.shape[0]  # a tensor's len() takes several times as long
         (place if count == self._batch else place[:count]).copy_(rows)
 
-    def holds_any(self, records: Sequence[BatchRecord]) -> bool:
-        """Whether there is a gradient of one of these; places of others among them are made zero."""
+    def shown(self, records: Sequence[BatchRecord]) -> tuple[Tensor, Tensor] | None:
+        """Inputs and gradients, zero for those of these batches that have none; None if none of them has any.
+
+        A place may hold a later batch's by now, which waits for its own turn: then these are copies.
+        """
         missing = [r for r in records if self.owners[place_of(r)] is not r or not self.whole[place_of(r)]]
         if self.back is None or len(missing) == len(records):
-            return False
+            return None
+        given, back = self.given, self.back
+        owners = [
+            owner for r in missing if (owner := self.owners[place_of(r)]) is not None and owner is not r
+        ]
+        if any(not owner.done for owner in owners):
+            given, back = given.clone(), back.clone()
         for record in missing:
-            self.back[self.rows(record)].zero_()
-        return True
+            for rows in (given, back):
+                rows[self.rows(record)].zero_()
+        return given, back
 
 
 class SideBySide:
@@ -106,6 +117,12 @@ class SideBySide:
                 return None
             slots = self.kinds[key] = Slots(seen, output.dtype, self._batch, positions)
         return slots if slots.keep(record, seen) else None
+
+    def in_order(self) -> list[Slots]:
+        """All kinds, in an order that does not depend on which came first."""
+        if len(self.kinds) < 2:
+            return list(self.kinds.values())
+        return [self.kinds[key] for key in sorted(self.kinds, key=str)]
 
     def takes_room(self) -> bool:
         """Whether several kinds are kept and none is needed: with many they would take memory without end."""
