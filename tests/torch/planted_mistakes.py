@@ -108,7 +108,7 @@ MUTATIONS = {
     ),
     "another loader's batch is mixed in": (
         "torch/_batch_record.py",
-        [("elif self._is_foreign(given, record):", "elif False:")],
+        [("if self._is_foreign(given, record):", "if False:")],
         f"{LOOPS}::test_a_second_loaders_batch_is_not_counted_and_is_warned_of_once",
     ),
     "a compiled graph does not notice that nobody listens": (
