@@ -3,8 +3,8 @@
 The window holds centred rows z and one over their lengths. A step draws some of its members, emits the one
 with the smallest ⟨z, s⟩/‖z‖, where s is the sum of the rows emitted so far, and adds it to s. It goes by
 direction alone: the smallest ‖s + z‖ would give a lower order error, and ruin training, because it takes
-short rows first and leaves the hard examples to the end. Short rows wait longer than others all the same, for
-their directions are no better; so a row's length may stand in it as one more number, and is balanced, too.
+short rows first and leaves the hard examples to the end. By direction it is short rows that are seldom chosen
+near the end of training, and wait for the epoch's; so a row's length may stand in it as one more number.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Steering:
 
     Units enter a window in the order of the shuffle. A step draws ``candidates`` of its members and visits
     the one with the smallest ⟨z, s⟩/‖z‖, where z is its row less the mean of all and s the sum of those
-    visited so far. What a row is longer than most stands in z as one more number: else short rows, which
-    turn the sum back least, would be left for the epoch's end, and easy examples with them.
+    visited so far. What a row is longer than most stands in z as one more number: else short rows, which are
+    seldom chosen near the end of training, would be left for the epoch's, and easy examples with them.
 
     One pass, where `Herding` takes several, and it needs no second look: `balanced_stream` does the same to
     data that stream by, by directions alone. Rows may be as old as they are; without them the orders are
