@@ -17,6 +17,14 @@ CONFIG = Config(policies=("RR", "GraB", "PairGraB"), epochs=6, seeds=range(5))
 OPTIONS = ["--task", "quadratics", "--policy", "RR", "--policy", "PairGraB", "--epochs", "6", "--seeds", "4"]
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Whoever started us may ignore Ctrl-C, as a shell's background jobs do; what we start inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def tables(folder):
     return {name: (folder / name).read_bytes() for name in ("table.parquet", "table.csv")}
 
