@@ -306,6 +306,18 @@ def tenths_of(values, orders):
     return np.mean(tenths, axis=0) / values.mean()
 
 
+@pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
+def test_on_real_gradients_lengths_and_losses_stay_near_their_means(policy):
+    """Half-way through training."""
+    rows, losses = gradients_of_a_classifier(60)
+    lengths = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+    orders = [policy.init(len(rows), seed=seed, rows=rows).order for seed in range(4)]
+    for values in (lengths, losses):
+        tenths = tenths_of(values, orders)
+        assert np.abs(tenths[:9] - 1).max() < 0.1
+        assert 0.75 < tenths[-1] < 1.1
+
+
 @pytest.mark.parametrize("steps", [60, 300, 1000])
 def test_on_real_gradients_lengths_and_losses_stay_at_their_means_along_the_epoch(steps):
     """From half-way through training to near its end, where most examples are fitted and few are long."""

@@ -108,7 +108,7 @@ MUTATIONS = {
     ),
     "another loader's batch is mixed in": (
         "torch/_batch_record.py",
-        [("if self._is_foreign(given, record):", "if False:")],
+        [("if not self._in_doubt and self._is_foreign(given, record):", "if False:")],
         f"{LOOPS}::test_a_second_loaders_batch_is_not_counted_and_is_warned_of_once",
     ),
     "a compiled graph does not notice that nobody listens": (
@@ -149,7 +149,7 @@ MUTATIONS = {
     ),
     "a short batch has no views": (
         "torch/_batch_record.py",
-        [("if record.size < FEW and count == before:", "if False:")],
+        [("(record.size < FEW and count == before) or all(", "all(")],
         "tests/torch/test_batch_record.py::"
         "test_two_views_of_each_example_are_known_in_a_short_last_batch_too",
     ),

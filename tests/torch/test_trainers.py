@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
+from wellorder import Steering
 from wellorder.torch import OrderedLoader, ordered
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,10 +40,10 @@ def given(n=N, batch=BATCH, **options):
     return DataLoader(two.examples(n), batch, shuffle=True, **options)
 
 
-def plain_run(batch, epochs=EPOCHS, model=None, **options):
+def plain_run(batch, epochs=EPOCHS, model=None, policy=None, **options):
     """The batches of a plain loop over an ordered loader, and the model."""
     model = two.network() if model is None else model
-    loader = ordered(given(batch=batch, **options), model)
+    loader = ordered(given(batch=batch, **options), model, policy)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     visits = []
     for _ in range(epochs):
@@ -54,9 +55,9 @@ def plain_run(batch, epochs=EPOCHS, model=None, **options):
     return visits, model
 
 
-def lit_run(batch):
+def lit_run(batch, policy=None):
     """The same with the names that parameters have in a module of Lightning: sketches depend on them."""
-    visits, model = plain_run(batch, model=two.Named())
+    visits, model = plain_run(batch, model=two.Named(), policy=policy)
     return visits, model.net
 
 
@@ -383,16 +384,16 @@ def lit():
 
 def test_lightning_trains_as_a_plain_loop_does_and_goes_on_from_its_checkpoints(lit, tmp_path):
     make, fit = lit
-    module = make()
-    trainer = fit(module, ordered(given(), module), save=tmp_path)
-    expected, plain = lit_run(BATCH)
+    module, policy = make(), Steering(lengths=0)  # so few units have room for little beside the order error
+    trainer = fit(module, ordered(given(), module, policy), save=tmp_path)
+    expected, plain = lit_run(BATCH, policy)
     assert module.visits == expected
     assert two.same_weights(module.net, plain)
-    assert trainer.callback_metrics["order/error_vs_shuffle"] < 1
+    assert trainer.callback_metrics["order/error_vs_shuffle"] < 0.9
     assert trainer.callback_metrics["order/epoch"] == EPOCHS - 1
     for name, done in (("step=9", 9), ("epoch=1", 14)):
         again = make()
-        fit(again, ordered(given(), again), checkpoint=tmp_path / f"{name}.ckpt")
+        fit(again, ordered(given(), again, policy), checkpoint=tmp_path / f"{name}.ckpt")
         assert again.visits == expected[done:], name
         assert two.same_weights(again.net, plain)
 

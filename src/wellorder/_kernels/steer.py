@@ -132,7 +132,8 @@ def steered(
     """
     (window, candidates, lengths), (seed, epoch) = rule, draws
     size, drawn = min(window, len(order)), rng(seed, epoch, "steering")
-    usual = _usual(rows, order, mean, np.ones(len(mean)) if weights is None else weights) if lengths else 0.0
+    weights = np.ones(len(mean)) if weights is None else weights
+    usual = _usual(rows, order, mean, weights) if lengths else 0.0
     held = Window(size, rows.shape[1], candidates, drawn, weights=weights, lengths=lengths, usual=usual)
     at, (part, most) = 0, PARTS
     while at < len(order):

@@ -150,10 +150,8 @@ class BatchRecords:
                 if owner is None:
                     self.warn_once(_DRAWN_AHEAD)
                 record = self.now = owner or record
-                record.passes += 1
-                return
             record.passes += 1
-            if self._is_foreign(given, record):
+            if not self._in_doubt and self._is_foreign(given, record):
                 self.now = None
                 self.warn_once(_FOREIGN)
 
@@ -367,11 +365,8 @@ def views_of(given: Tensor, record: BatchRecord, before: int = 1) -> int:
     count, rest = divmod(len(given), record.size)
     if count < 2 or rest or record.views == count:
         return 1 if count < 2 or rest else count
-    if record.size < FEW and count == before:
-        record.views = count
-        return count
     blocks = given.detach().chunk(count)
-    alike = all(
+    alike = (record.size < FEW and count == before) or all(
         any(
             t.ndim
             and len(t) == record.size

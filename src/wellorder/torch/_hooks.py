@@ -202,7 +202,8 @@ class LayerHooks:
             return
         if use.length != record.size and reader.folds and not transformed():
             use.views = views_of(first, record, self.records.views)
-            self.records.views = use.views if use.views > 1 else self.records.views
+            if use.views > 1:
+                self.records.views = use.views
         if use.length == use.views * record.size:
             use.kept = reader.keep(use, args, kwargs, first, out)
             use.length = 0 if use.kept is None else use.length
