@@ -138,6 +138,7 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering, 1 layer": (Steering(), {"signals": Sketch(layers=1)}),
     "Steering, 2 layers": (Steering(), {"signals": Sketch(layers=2)}),
     "Steering, 3 layers": (Steering(), {"signals": Sketch(layers=3)}),
+    "Steering, 2,048 numbers": (Steering(), {"signals": Sketch(size=2048, height=32, filters=16)}),
 }
 TIMED_AS = {
     "SO": "RR", "FlipFlop": "RR", "stratified": "features", "features, Herding": "features",
