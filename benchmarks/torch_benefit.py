@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import math
 import multiprocessing
@@ -22,6 +23,7 @@ import queue
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -119,6 +121,10 @@ def at_once_and_at_powers_of_four(epoch: int) -> bool:
 
 ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "RR": (RandomReshuffling(), {}),
+    "RR, other shuffles": (RandomReshuffling(), {"other_shuffles": True}),
+    "RR, 2 batches a step": (RandomReshuffling(), {"batches": 2}),
+    "RR, 8 batches a step": (RandomReshuffling(), {"batches": 8}),
+    "Steering, rows of now": (Steering(), {"rows": "now"}),
     "SO": (ShuffleOnce(), {}),
     "FlipFlop": (FlipFlop(), {}),
     "stratified": (Steering(), {"rows": "labels"}),
@@ -141,13 +147,19 @@ ORDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Steering, 2,048 numbers": (Steering(), {"signals": Sketch(size=2048, height=32, filters=16)}),
 }
 TIMED_AS = {
-    "SO": "RR", "FlipFlop": "RR", "stratified": "features", "features, Herding": "features",
+    "RR, other shuffles": "RR", "SO": "RR", "FlipFlop": "RR",
+    "RR, 2 batches a step": "RR", "RR, 8 batches a step": "RR", "Steering, rows of now": "RR",
+    "stratified": "features", "features, Herding": "features",
     "GraB": "PairGraB",
     "Herding auto": "Steering auto", "Herding always": "Steering auto", "Steering always": "Steering auto",
     "Steering at 1, 4, 16": "Steering auto", "Steering at 0, 1, 4, 16": "Steering auto",
     "Steering at 0, 2, 8, 32": "Steering auto",
 }  # fmt: skip
-"""Orders whose epochs do the same beside the training as another's: these are timed in its name."""
+"""Orders whose epochs do the same beside the training as another's: these are timed in its name.
+
+So are bounds that are no way to train: what several times the batches would bring at the price of one, and
+orders by the gradients that all examples have when the epoch begins.
+"""
 
 
 def timed_as(order: str) -> str:
@@ -240,13 +252,20 @@ class Training:
         kind: Any = torch.optim.AdamW if setting.adam else partial(torch.optim.SGD, momentum=recipe.momentum)
         self.optimizer = kind(self.model.parameters(), lr=recipe.step_size, weight_decay=recipe.weight_decay)
         how = dict(how)
+        shuffled_by = seed + 1000 if how.pop("other_shuffles", False) else seed
+        batches = how.pop("batches", 1)
         model: nn.Module | None = self.model
-        if "rows" in how:
-            model = self.model if how.pop("model", False) else None
-            how["rows"] = known_before(data, how["rows"])
-        loader = data.loader(recipe.batch)
-        self.loader: Any = ordered(loader, model, policy, seed=seed, **how)
-        steps = setting.epochs * len(loader)
+        loader = data.loader(batches * recipe.batch)
+        if how.get("rows") == "now":
+            self.loader: Any = OrderedByRowsOfNow(self, loader)
+        else:
+            if "rows" in how:
+                model = self.model if how.pop("model", False) else None
+                how["rows"] = known_before(data, how["rows"])
+            self.loader = ordered(loader, model, policy, seed=shuffled_by, **how)
+        if batches > 1:
+            self.loader = SeveralEpochs(self.loader, batches)
+        steps = setting.epochs * len(self.loader)
         part = partial(warm_cosine, steps=steps) if setting.cosine else lambda _: 1.0
         self.step_size = torch.optim.lr_scheduler.LambdaLR(self.optimizer, part)
         # What images become is drawn apart from everything else, and anew in every epoch.
@@ -260,10 +279,7 @@ class Training:
         for step, (x, y) in enumerate(self.loader, 1):
             inputs = cropped_and_flipped(x, self.draw) if self.setting.augmented else x
             self.optimizer.zero_grad()
-            with self.precision():
-                outputs = self.model(inputs)
-                loss = functional.cross_entropy(outputs.flatten(0, -2), y.flatten())
-            loss.backward()
+            self.loss(self.model, inputs, y).backward()
             self.optimizer.step()
             self.step_size.step()
             if step in at:
@@ -272,9 +288,48 @@ class Training:
         self.done += 1
         return found
 
+    def loss(self, model: nn.Module, inputs: Tensor, y: Tensor) -> Tensor:
+        with self.precision():
+            return functional.cross_entropy(model(inputs).flatten(0, -2), y.flatten())
+
     def precision(self) -> Any:
         kind = self.data.x.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=self.setting.bf16 and kind == "cuda")
+
+
+class SeveralEpochs:
+    """Some epochs of a loader as if they were one."""
+
+    def __init__(self, loader: Any, times: int) -> None:
+        self.loader, self.times = loader, times
+
+    def __len__(self) -> int:
+        return self.times * len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.times):
+            yield from self.loader
+
+
+class OrderedByRowsOfNow:
+    """Epochs ordered by the gradients that all examples have as each begins, shown by a copy of the model."""
+
+    def __init__(self, training: Training, loader: Any) -> None:
+        self.training, self.given = training, loader
+        self.copy = copy.deepcopy(training.model)
+        self.shown = ordered(loader, self.copy, observe="always", seed=training.seed)
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __iter__(self) -> Iterator[Any]:
+        training = self.training
+        self.copy.load_state_dict(training.model.state_dict())
+        for x, y in self.shown:
+            self.copy.zero_grad()
+            training.loss(self.copy, x, y).backward()
+        seed = int(np.random.SeedSequence((training.seed, training.done)).generate_state(1)[0])
+        yield from ordered(self.given, rows=self.shown._observer.state.rows, seed=seed)
 
 
 def warm_cosine(step: int, steps: int) -> float:
