@@ -6,7 +6,8 @@ everything counted: hooks in observed epochs, their ends where the order is made
 were made ahead. On a CPU one thread, and processor time of the whole process, so that the background thread
 counts too; beside it the wall clock, which alone counts on a GPU. With ``--compile``, both models are
 compiled, the plain one in a process of its own (the compiler gives equal models one graph); ratios are those
-of epochs after the first five, in which graphs are made, and these are told apart. With ``--where``, what an
+of epochs after the first five, in which graphs are made, and these are told apart. A second plain process
+tells how far two such differ by themselves. With ``--where``, what an
 observed epoch takes by part, in milliseconds of the wall clock. Prints JSON lines.
 """
 
@@ -151,18 +152,19 @@ def measure_compiled(name: str, device: str, epochs: int, observe: Any = "auto")
     """The same of compiled models, and how many graphs were made by the end of some epochs."""
     case, context = CASES[device][name], multiprocessing.get_context("spawn")
     set_precision(case)
-    here, there = context.Pipe()
-    process = context.Process(target=train_plainly, args=(name, device, there), daemon=True)
-    process.start()
+    connections = []
+    for _ in range(2):
+        here, there = context.Pipe()
+        context.Process(target=train_plainly, args=(name, device, there), daemon=True).start()
+        connections.append(here)
     ordered_run = Training(case, device, order=True, observe=observe, compiled=True)
     first: dict[str, float] = {"ordered": 0.0, "plain": 0.0}
     times: dict[str, list[dict[str, float]]] = {"plain": [], "observed": [], "not observed": []}
-    graphs = []
+    second_plain, graphs = [], []
     for epoch in range(epochs):
         kind = "observed" if ordered_run.loader.observing else "not observed"
         took = ordered_run.epoch()
-        here.send("an epoch")
-        plain = here.recv()
+        plain, second = (epoch_of(connection) for connection in connections)
         graphs.append(int(counters["stats"]["unique_graphs"]))
         if epoch < FIRST:
             first["ordered"] += took["wall"]
@@ -170,8 +172,10 @@ def measure_compiled(name: str, device: str, epochs: int, observe: Any = "auto")
         else:
             times[kind].append(took)
             times["plain"].append(plain)
-    here.send("")
-    process.join()
+            second_plain.append(second)
+    for connection in connections:
+        connection.send("")
+    usual, again = (statistics.median(e["wall"] for e in found) for found in (times["plain"], second_plain))
     say = {
         "case": name,
         "device": device,
@@ -179,7 +183,8 @@ def measure_compiled(name: str, device: str, epochs: int, observe: Any = "auto")
         "epochs_that_count": epochs - FIRST,
         "observed": len(times["observed"]),
         **ratios(times, "wall"),
-        "ms_a_plain_step": round(1e3 * statistics.median(e["wall"] for e in times["plain"]) / case[3], 3),
+        "second_plain_ratio": round(again / usual, 4),
+        "ms_a_plain_step": round(1e3 * usual / case[3], 3),
         f"seconds_of_the_first_{FIRST}_epochs": {kind: round(took, 2) for kind, took in first.items()},
         "graphs": {"first epoch": graphs[0], f"first {FIRST}": graphs[FIRST - 1], "all": graphs[-1]},
     }
@@ -193,6 +198,13 @@ def train_plainly(name: str, device: str, connection: Any) -> None:
     run = Training(CASES[device][name], device, order=False, compiled=True)
     while connection.recv():
         connection.send(run.epoch())
+
+
+def epoch_of(connection: Any) -> dict[str, float]:
+    """Seconds of an epoch that the process at the other end trains now."""
+    connection.send("an epoch")
+    seconds: dict[str, float] = connection.recv()
+    return seconds
 
 
 def set_precision(case: tuple[Any, int, Any, int, str]) -> None:
