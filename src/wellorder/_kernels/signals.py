@@ -12,6 +12,9 @@ from wellorder._arguments import array_of, whole_number
 from wellorder._compiled import jit
 from wellorder._order import Rows, Signals, Vector
 
+SQUARED, SAFE = 1e150, float(np.finfo(np.float32).max) / 4
+"""Numbers above the first cannot be squared; up to the second, rows can be kept in float32, too."""
+
 
 @dataclass(frozen=True)
 class TensorRows:
@@ -103,9 +106,9 @@ def dense(signals: Any, count: int | None, name: str = "signals") -> Rows:
     return block
 
 
-def usable(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows can be balanced: finite, and small enough for their squares to be."""
-    most = rows.dtype.type(min(1e150, float(np.finfo(rows.dtype).max)))
+def usable(rows: Rows, largest: float = SQUARED) -> npt.NDArray[np.bool_]:
+    """Which rows can be balanced: finite, and of no number above ``largest``."""
+    most = rows.dtype.type(min(largest, float(np.finfo(rows.dtype).max)))
     good = np.empty(len(rows), np.bool_)
     _mark_usable(rows, most, good)
     return good
