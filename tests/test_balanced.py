@@ -50,6 +50,17 @@ def test_starting_at_k_is_skipping_k(policy, start):
     assert take(balanced(rows, policy=policy, seed=1, start=start), 9 - start) == whole[start:]
 
 
+def test_a_policy_of_ones_own_needs_no_more_than_the_contract():
+    class Own:
+        needs, remembers = Steering.needs, True
+        init, observe, advance = Steering().init, Steering().observe, Steering().advance
+
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    for start in (0, 3):
+        ours = take(balanced(rows, policy=Own(), start=start), 3)
+        assert ours == take(balanced(rows, start=start), 3)
+
+
 def test_the_caller_may_change_the_rows_afterwards():
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     orders, before = balanced(rows), rows.copy()

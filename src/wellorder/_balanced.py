@@ -56,13 +56,20 @@ def balanced(
 
 def _orders(policy: Any, state: Any, epoch: int) -> Iterator[Order]:
     while True:
-        if state.epoch == epoch:
-            order = state.order
-        else:
+        if state.epoch < epoch:
             with waiting_for(epoch):
-                order = policy.open(state, epoch).order
-        yield order
+                state = _opened(policy, state, epoch)
+        yield state.order
         epoch += 1
+
+
+def _opened(policy: Any, state: Any, epoch: int) -> Any:
+    """The state at an epoch's start; a policy of somebody's own may know no way but through those before."""
+    if hasattr(policy, "open"):
+        return policy.open(state, epoch)
+    while state.epoch < epoch:
+        state = policy.advance(state)
+    return state
 
 
 def balanced_stream(
