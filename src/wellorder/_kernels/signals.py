@@ -88,8 +88,11 @@ def _tensor_rows(tensor: Any, name: str) -> Rows | Signals:
     return _float_rows(np.asarray(tensor), name) if tensor.device.type == "cpu" else TensorRows(tensor)
 
 
-def dense(signals: Any, count: int | None, name: str = "signals") -> Rows:
-    """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use."""
+def dense(signals: Any, count: int | None, name: str = "signals", *, first: int = 0) -> Rows:
+    """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use.
+
+    ``first`` is the number of the first of them, by which errors count.
+    """
     if count is not None:
         whole_number("count", count, least=0)
     block = block_of(signals, count, name)
@@ -102,7 +105,7 @@ def dense(signals: Any, count: int | None, name: str = "signals") -> Rows:
         )
     good = usable(block)
     if not good.all():
-        raise ValueError(not_finite(int(np.argmin(good)), name))
+        raise ValueError(not_finite(first + int(np.argmin(good)), name))
     return block
 
 
