@@ -12,8 +12,8 @@ from wellorder._arguments import array_of, whole_number
 from wellorder._compiled import jit
 from wellorder._order import Rows, Signals, Vector
 
-SQUARED, SAFE = 1e150, float(np.finfo(np.float32).max) / 4
-"""Numbers above the first cannot be squared; up to the second, rows can be kept in float32, too."""
+SQUARED, SUMMED, KEPT = 1e150, 1e100, float(np.finfo(np.float32).max) / 4
+"""The largest numbers that can be squared; whose sums over an epoch can be; that float32 can hold."""
 
 
 @dataclass(frozen=True)
