@@ -86,6 +86,11 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "400 of 400" in capsys.readouterr().err
 
 
+def test_progress_that_nobody_can_read_stops_nothing(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)  # as in a program without a terminal
+    assert len(features(*data(), progress=True)) == 400
+
+
 def test_no_labels_where_labels_may_exist_is_told_once_with_the_reason():
     x, _ = data()
     with pytest.warns(UserWarning, match="can mislead"):

@@ -393,6 +393,7 @@ def test_bad_input_is_named_with_its_cure(policy, call, words):
         (lambda: Herding(passes=0), "passes=0"),
         (lambda: Steering(window=0), "window=0"),
         (lambda: Steering(candidates=2.5), "candidates=2.5"),
+        (lambda: Steering(lengths=1e38), "lengths=1e.38: pass at most"),
     ],
 )
 def test_bad_settings_are_named(make, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
@@ -247,8 +248,9 @@ def on_host(array: Any, name: str = "values") -> npt.NDArray[Any]:
 
 def _say(done: int, n: int) -> None:
     end = "\n" if done == n else ""
-    sys.stderr.write(f"\rfeatures: {done:,} of {n:,} examples{end}")
-    sys.stderr.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be nobody to tell
+        sys.stderr.write(f"\rfeatures: {done:,} of {n:,} examples{end}")
+        sys.stderr.flush()
 
 
 def _quiet(done: int, n: int) -> None:
