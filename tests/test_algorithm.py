@@ -1,18 +1,24 @@
 """Algorithm 1 is the plain loop, for any problem, and refuses impossible settings."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from wellorder import (
     Arbitrary,
+    BalancedCohorts,
     GraB,
+    Herding,
     NicePermutation,
     PairGraBProto,
     RandomReshuffling,
     ShuffleOnce,
+    Steering,
     sgd,
     shuffled,
 )
+from wellorder.federated import fedavg
 from wellorder.problems import quadratics
 
 
@@ -63,9 +69,14 @@ def test_fresh_gradients_are_computed_only_for_those_who_ask():
     assert asked["PairGraBProto"] == asked["ShuffleOnce"] + 30
 
 
-@pytest.mark.parametrize("policy", [RandomReshuffling(), GraB(), PairGraBProto(), NicePermutation()], ids=str)
-def test_a_run_that_diverges_says_so(policy):
-    run = sgd(quadratics(200, seed=1), policy, step_size=50.0, epochs=4)
+WILD = [RandomReshuffling(), GraB(), PairGraBProto(), NicePermutation()]
+WILD += [Herding(), Steering(), BalancedCohorts(5)]  # their rows are in float32
+
+
+@pytest.mark.parametrize("policy", WILD, ids=str)
+@pytest.mark.parametrize("train", [sgd, partial(fedavg, cohort=5, local_steps=1)])
+def test_a_run_that_diverges_says_so(policy, train):
+    run = train(quadratics(200, seed=1), policy, step_size=50.0, epochs=20)
     assert not np.isfinite(run.x[-1]).any()
     assert not np.isfinite(run.order_error[-1])
     assert not np.isfinite(run.drift[-1])

@@ -50,6 +50,17 @@ def test_starting_at_k_is_skipping_k(policy, start):
     assert take(balanced(rows, policy=policy, seed=1, start=start), 9 - start) == whole[start:]
 
 
+def test_a_policy_of_ones_own_needs_no_more_than_the_contract():
+    class Own:
+        needs, remembers = Steering.needs, True
+        init, observe, advance = Steering().init, Steering().observe, Steering().advance
+
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    for start in (0, 3):
+        ours = take(balanced(rows, policy=Own(), start=start), 3)
+        assert ours == take(balanced(rows, start=start), 3)
+
+
 def test_the_caller_may_change_the_rows_afterwards():
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     orders, before = balanced(rows), rows.copy()
@@ -76,6 +87,9 @@ BAD = [
     (lambda: balanced_stream([1], lambda e: [e], window=0), "window=0"),
     (lambda: list(balanced_stream([1], lambda e: [e], mean=[1.0, 2.0])), "mean of shape"),
     (lambda: list(balanced_stream([1.0, np.nan], lambda e: [e])), "row.example..1. is NaN"),
+    (lambda: list(balanced_stream([1.0] * 300 + [np.nan], lambda e: [e])), "row.example..300. is NaN"),
+    (lambda: list(balanced_stream([2] * 256 + [3], lambda e: [e] * e)), "of 3 numbers, where others have 2"),
+    (lambda: balanced_stream([1], lambda e: [e], mean=[np.nan]), "mean=array..nan..: pass finite"),
 ]
 
 
@@ -107,6 +121,31 @@ def test_a_stream_whose_mean_is_known_is_steering_in_the_order_of_arrival():
     arrival, mean = shuffled(500, 3, 2), rows.sum(axis=0, dtype=np.float64) / 500
     out = balanced_stream(arrival, rows.__getitem__, window=64, candidates=8, seed=3, epoch=2, mean=mean)
     assert [int(u) for u in out] == policy.open(policy.init(500, seed=3, rows=rows), 2).order.tolist()
+
+
+@pytest.mark.parametrize("size", [1e-60, 1e-25, 1e25, 1e60])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_stream_of_rows_of_any_size_is_steered_alike(size, known):
+    rows = np.random.default_rng(0).normal(size=(900, 4))
+    rows[:300] = 0  # a whole block that says nothing about size
+    power = 2.0 ** round(np.log2(size))
+
+    def out(rows):
+        mean = rows.mean(axis=0) if known else None
+        return list(balanced_stream(range(900), rows.__getitem__, window=200, mean=mean))
+
+    assert out(rows * power) == out(rows)
+
+
+def test_a_row_may_be_written_where_the_last_one_was():
+    rows, own = np.random.default_rng(0).normal(size=(600, 4)), np.empty(4)
+
+    def row(i):
+        own[:] = rows[i]
+        return own
+
+    out = list(balanced_stream(range(600), row, window=100))
+    assert out == list(balanced_stream(range(600), rows.__getitem__, window=100))
 
 
 def test_a_running_mean_holds_for_all_that_came_before():

@@ -206,3 +206,27 @@ def test_check_policy_names_the_promise_that_a_policy_broke(fault, promise):
 
 def test_check_policy_accepts_a_policy_of_somebody_else():
     check_policy(Sloppy("none"))
+
+
+@dataclass(frozen=True)
+class Forgetful(Steering):
+    """It remembers, and forgets it when an order is made ahead, or what it was given."""
+
+    fault: str = "spends the old state"
+
+    def init(self, n, *, seed=0, **rows):
+        if rows and self.fault == "takes no rows":
+            raise TypeError("init() got an unexpected keyword argument 'rows'")
+        return super().init(n, seed=seed, **rows)
+
+    def advance(self, state):
+        after = super().advance(state)
+        if self.fault == "spends the old state":
+            state.known[:] = 0
+        return after
+
+
+@pytest.mark.parametrize("fault", ["spends the old state", "takes no rows"])
+def test_check_policy_names_what_a_policy_that_remembers_forgets(fault):
+    with pytest.raises(ContractError, match=r"leaves the old state valid, and ``init`` takes ``rows=``"):
+        check_policy(Forgetful(fault=fault))

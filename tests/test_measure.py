@@ -73,8 +73,23 @@ def test_order_error_refuses_what_has_none(arguments, cure):
         order_error(**arguments)
 
 
-def test_the_order_error_of_vectors_that_are_not_finite_is_nan():
-    assert np.isnan(order_error([[1.0], [np.nan], [2.0]], [0, 1, 2]))
+@pytest.mark.parametrize("p", [1, 2, 3, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("column", [0, 2])
+def test_the_order_error_of_vectors_that_are_not_finite_is_nan(p, bad, column):
+    vectors = np.random.default_rng(0).standard_normal((20, 3))
+    vectors[7, column] = bad
+    assert np.isnan(order_error(vectors, np.arange(20), p=p))
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3, 300])
+@pytest.mark.parametrize("size", [2.0**-600, 1.0, 2.0**600])
+def test_powers_beyond_float64_spoil_no_order_error(p, size):
+    vectors = np.random.default_rng(0).standard_normal((200, 3)) * 100
+    paths = np.cumsum(vectors - vectors.mean(axis=0), axis=0)
+    largest = np.abs(paths).max()
+    expected = largest * np.linalg.norm(paths / largest, ord=p, axis=1).max()
+    assert order_error(vectors * size, np.arange(200), p=p) == pytest.approx(expected * size, rel=1e-9)
 
 
 def test_drift_is_the_farthest_point_from_the_first():

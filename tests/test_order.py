@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -153,6 +154,12 @@ def test_a_saved_state_is_a_copy():
         ({"signs": [300] * 9}, "damaged state: signs"),
         ({"seed": None}, "damaged"),
         ({"seed": -4}, "seed=-4"),
+        ({"seed": math.inf}, "damaged"),
+        ({"seen": math.inf}, "damaged state: seen=inf"),
+        ({"order": np.full(9, np.nan)}, "damaged"),
+        ({"checksum": None}, "damaged state: checksum=None"),
+        ({"checksum": "x"}, "damaged state: checksum='x'"),
+        ({"policy": np.zeros(3)}, "belongs to"),
     ],
 )
 def test_a_damaged_or_foreign_state_is_refused(damage, cause):

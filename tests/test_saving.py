@@ -1,6 +1,7 @@
 """The state file is the old one or the new one, whatever happens, and nothing in it is executed."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wellorder._saving import load_state, save_state
+from wellorder._saving import CHECKSUM, VALUES, _checksum, load_state, save_state
 
 ENDLESS = """
 import sys, numpy as np
@@ -187,3 +188,30 @@ def test_a_flipped_bit_anywhere_is_refused_in_words_or_does_not_matter(tmp_path)
         else:
             np.testing.assert_array_equal(found["x"], state["x"])
             assert (found["at"], found["deep"]["flag"].tolist()) == (7, [True])
+
+
+def test_a_flipped_bit_before_a_long_array_is_refused_in_words(tmp_path):
+    """Of a short one the archive's own checksum is looked at first, of a long one what says its shape."""
+    path = tmp_path / "state"
+    save_state(path, {"x": np.zeros(5000)})
+    whole = path.read_bytes()
+    header = whole.index(b"NUMPY")
+    for at in range(header - 1, header + 127):
+        for bit in range(3):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :])
+            with pytest.raises(ValueError, match="cannot be read"):
+                load_state(path)
+
+
+@pytest.mark.parametrize("outline", [{"branch": 3}, {"branch": {"a": {"branch": "abc"}}}, {"value": 3}])
+def test_a_forged_outline_is_refused_in_words(tmp_path, outline):
+    arrays = {VALUES: np.frombuffer(json.dumps(outline).encode(), np.uint8)}
+    np.savez(tmp_path / "s.npz", **arrays, **{CHECKSUM: np.array(_checksum(arrays), np.uint32)})
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_state(tmp_path / "s.npz")
+
+
+def test_a_file_that_would_grow_is_refused_before_it_does(tmp_path):
+    np.savez_compressed(tmp_path / "s.npz", x=np.zeros(1000))
+    with pytest.raises(ValueError, match=r"'x.npy' is compressed"):
+        load_state(tmp_path / "s.npz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -10,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import array_of, function, numbers, room_for, seed_of, shown, whole_number
-from wellorder._kernels.signals import dense
+from wellorder._kernels.signals import SQUARED, dense
 from wellorder._kernels.steer import Window
 from wellorder._order import Order, Policy, Rows, policy_of, remembers, rng
 from wellorder._waiting import waiting_for
 from wellorder.policies import Steering
+from wellorder.policies._latest_rows import SMALL
 
 E = TypeVar("E")
 
@@ -56,13 +58,20 @@ def balanced(
 
 def _orders(policy: Any, state: Any, epoch: int) -> Iterator[Order]:
     while True:
-        if state.epoch == epoch:
-            order = state.order
-        else:
+        if state.epoch < epoch:
             with waiting_for(epoch):
-                order = policy.open(state, epoch).order
-        yield order
+                state = _opened(policy, state, epoch)
+        yield state.order
         epoch += 1
+
+
+def _opened(policy: Any, state: Any, epoch: int) -> Any:
+    """The state at an epoch's start; a policy of somebody's own may know no way but through those before."""
+    if hasattr(policy, "open"):
+        return policy.open(state, epoch)
+    while state.epoch < epoch:
+        state = policy.advance(state)
+    return state
 
 
 def balanced_stream(
@@ -146,24 +155,30 @@ class SteeringBuffer(Generic[E]):
         self.candidates = whole_number("candidates", candidates, least=1)
         self.row, self.draw = row, draw
         self.mean: Any = None if mean is None else np.asarray(mean, np.float64)
+        if mean is not None and not np.all(np.abs(np.asarray(mean)) <= SQUARED):
+            raise ValueError(f"mean={shown(mean)}: pass finite numbers, the mean of the rows")
         # Rows of label ⊗ anything are held without their zeros (see `Window`), where the mean is known.
         self._width: int | None = None if mean is None else getattr(row, "block_width", None)
         self.window: Window | None = None
         self.waiting: dict[int, E] = {}
+        self.unit = 1.0
+        """What rows are multiplied by where their products would leave float32: a power of two."""
+        self._sized = self._width is not None
         self._total: Any = 0.0
         self._seen = 0
 
     def push(self, examples: Sequence[E], numbers: npt.NDArray[np.int64]) -> list[int]:
         """Take in some examples; returns the numbers of those that leave, in order, one for one if full."""
         rows, places, dim = self._rows(examples)
-        center = self.mean
+        if self.mean is not None and self.mean.shape != (dim,) and self.window is None:
+            raise ValueError(f"mean of shape {self.mean.shape}: pass one number for each of a row's {dim}")
+        window, center = self.opened(dim), self.mean
+        self._seen += len(rows)
         if center is None:
-            self._seen += len(rows)
             self._total = self._total + rows.sum(axis=0, dtype=np.float64)
             center = self._total / self._seen
-        if center.shape != (dim,):
-            raise ValueError(f"mean of shape {center.shape}: pass one number for each of a row's {dim}")
-        leaving = self.opened(dim).take_in(rows, np.arange(len(rows)), numbers, center, places)
+        rows, center = self._brought_near_one(rows, center)
+        leaving = window.take_in(rows, np.arange(len(rows)), numbers, center, places)
         self.waiting.update(zip(numbers.tolist(), examples, strict=True))
         leaving_now: list[int] = leaving.tolist()
         return leaving_now
@@ -171,11 +186,20 @@ class SteeringBuffer(Generic[E]):
     def _rows(self, examples: Sequence[E]) -> tuple[Rows, npt.NDArray[np.int64] | None, int]:
         """The examples' rows, or their blocks and these' places; and how many numbers a whole row has."""
         if self._width is None:
-            rows = rows_by(self.row, examples)
+            rows = rows_by(self.row, examples, self._seen)
             return rows, None, rows.shape[1]
         maker: Any = self.row
         blocks, places = maker.blocks(examples)
         return blocks, places, maker.dim
+
+    def _brought_near_one(self, rows: Rows, center: Any) -> tuple[Rows, Any]:
+        """Rows and their mean, if they are not far from 1 in size; else both times the same for all."""
+        if not self._sized:
+            largest = max(float(np.abs(rows).max()), float(np.abs(center).max()))
+            self._sized = largest > 0  # zeros are zeros in any unit
+            if self._sized and not SMALL < largest < 1 / SMALL:
+                self.unit = 2.0 ** min(-round(math.log2(largest)), 1000)
+        return (rows, center) if self.unit == 1 else (rows.astype(np.float64) * self.unit, center * self.unit)
 
     def opened(self, dim: int) -> Window:
         """The window, for rows of ``dim`` numbers."""
@@ -196,15 +220,16 @@ class SteeringBuffer(Generic[E]):
         return map(self.waiting.pop, numbers)
 
 
-def rows_by(row: Callable[[E], Any], examples: Sequence[E]) -> Rows:
+def rows_by(row: Callable[[E], Any], examples: Sequence[E], first: int = 0) -> Rows:
     """The rows of some examples, by one call of ``row.many`` if there is such a method."""
     many = getattr(row, "many", None)
     made = many(examples) if many is not None else _stacked([_row_of(row(each)) for each in examples])
-    return dense(made, len(examples), "row(example)")
+    return dense(made, len(examples), "row(example)", first=first)
 
 
 def _row_of(row: Any) -> npt.NDArray[Any]:
-    return array_of("row(example)", row, cure="return a 1-D array of numbers")
+    """A copy, for the next row may be written where this one is."""
+    return array_of("row(example)", row, cure="return a 1-D array of numbers").copy()
 
 
 def _stacked(rows: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

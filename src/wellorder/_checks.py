@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._arguments import flag, function, whole_number
-from wellorder._order import Order, Policy, is_permutation, load_state_dict, policy_of, rng, state_dict
+from wellorder._order import (
+    Order,
+    Policy,
+    is_permutation,
+    load_state_dict,
+    policy_of,
+    remembers,
+    rng,
+    state_dict,
+)
 
 EPOCHS = 4
 DIM = 3
@@ -343,6 +352,26 @@ def foreign_and_damaged_states_are_refused(trial: Trial) -> None:
         raise ContractError(f"{_name(foreign_and_damaged_states_are_refused)}: {what} was accepted")
 
 
+def what_is_remembered_outlives_advance(trial: Trial) -> None:
+    """If a policy ``remembers``, ``advance`` leaves the old state valid, and ``init`` takes ``rows=``."""
+    policy, n, promise = trial.policy, trial.n, what_is_remembered_outlives_advance
+    if not remembers(policy):
+        return
+    expected, state = trial.orders(n, seed=3), policy.init(n, seed=3)
+    for epoch in range(EPOCHS):
+        policy.advance(state)  # as it is made ahead, while the epoch runs
+        state = trial.epoch(state)
+        _expect(state.order.tolist() == expected[epoch], promise, f"advance changed epoch {epoch}")
+        policy.advance(state)
+        state = policy.advance(state)
+    given: Any = policy
+    try:
+        known = given.init(n, seed=3, rows=trial.convert(trial.rows(n, 0)))
+    except TypeError as error:
+        raise ContractError(f"{_name(promise)} But {error}") from error
+    _expect_order(trial, known, n, promise)
+
+
 PROMISES: tuple[Callable[[Trial], None], ...] = (
     is_frozen_printable_comparable,
     orders_are_permutations,
@@ -359,6 +388,7 @@ PROMISES: tuple[Callable[[Trial], None], ...] = (
     bad_units_are_refused,
     bad_sizes_and_seeds_are_refused,
     foreign_and_damaged_states_are_refused,
+    what_is_remembered_outlives_advance,
 )
 """One list of promises; each is a function that raises `ContractError`."""
 

@@ -221,21 +221,32 @@ def _prefixes(rows, mean, prefix, seen, every, p):  # type: ignore[no-untyped-de
             prefix[k] += rows[t, k] - mean[k]
         if (seen + t + 1) % every:
             continue
-        norm = 0.0
-        if p == 2:
-            for k in range(len(mean)):
-                norm += prefix[k] * prefix[k]
-            norm = np.sqrt(norm)
-        elif np.isinf(p):
-            for k in range(len(mean)):
-                norm = max(norm, abs(prefix[k]))
-        else:
-            for k in range(len(mean)):
-                norm += abs(prefix[k]) ** p
-            norm = norm ** (1.0 / p)
+        norm = _norm(prefix, p)
         if not norm <= worst:  # so that NaN wins
             worst = norm
     return worst
+
+
+@jit
+def _norm(vector, p):  # type: ignore[no-untyped-def]
+    """‖vector‖_p, though powers of its numbers may be beyond float64; NaN if one is."""
+    if p == 2:
+        square = 0.0
+        for k in range(len(vector)):
+            square += vector[k] * vector[k]
+        if 1e-280 < square < 1e280:
+            return np.sqrt(square)
+    largest = 0.0
+    for k in range(len(vector)):
+        if np.isnan(vector[k]):
+            return np.nan
+        largest = max(largest, abs(vector[k]))
+    if largest == 0 or np.isinf(largest) or np.isinf(p):
+        return largest
+    total = 0.0
+    for k in range(len(vector)):
+        total += (abs(vector[k]) / largest) ** p
+    return largest * total ** (1.0 / p)
 
 
 @fast

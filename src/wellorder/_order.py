@@ -388,14 +388,14 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
             f"mapping={shown(mapping)} is no policy's state: the entry 'policy' is missing; pass what "
             "state_dict returned"
         )
-    if mapping["policy"] != describe(policy):
+    if not isinstance(mapping["policy"], str) or mapping["policy"] != describe(policy):
         raise ValueError(
             f"this state belongs to {shown_name(mapping['policy'])}, not to {describe(policy)}; "
             "load it with the policy that saved it"
         )
     try:
         n, seed = len(mapping["order"]), int(mapping["seed"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"damaged state: order or seed missing or spoilt ({error}); load a whole one"
         ) from error
@@ -405,7 +405,7 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
     if missing:
         raise ValueError(f"damaged state: {', '.join(missing)} missing; load a whole state_dict")
     values = {name: _restore(name, mapping[name], getattr(blank, name)) for name in names}
-    if _checksum(values) != int(mapping["checksum"]):
+    if _checksum(values) != _restore("checksum", mapping["checksum"], 0):
         raise ValueError("damaged state: its checksum does not match; load an intact copy")
     _check_values(policy, blank, values)
     return type(blank)(**values)
@@ -469,18 +469,24 @@ def _restore(name: str, value: Any, blank: Any) -> Any:
     if not isinstance(blank, np.ndarray):
         try:
             return type(blank)(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
-                f"damaged state: {name}={value!r} is not of type {type(blank).__name__}"
+                f"damaged state: {name}={shown(value)} is not of type {type(blank).__name__}; load an intact "
+                "copy"
             ) from error
     try:
-        array = np.array(_plain(value), dtype=blank.dtype)
+        with np.errstate(invalid="ignore", over="ignore"):  # what becomes of them is checked next
+            array = np.array(_plain(value), dtype=blank.dtype)
     except (TypeError, ValueError, OverflowError, DeprecationWarning) as error:  # NumPy 1 warns, 2 overflows
-        raise ValueError(f"damaged state: {name} holds no {blank.dtype} numbers") from error
+        raise ValueError(
+            f"damaged state: {name} holds no {blank.dtype} numbers; load an intact copy"
+        ) from error
     if not array.size and not blank.size:
         array = array.reshape(blank.shape)
     if array.ndim != blank.ndim or (blank.size and array.shape != blank.shape):
-        raise ValueError(f"damaged state: {name} has shape {array.shape}, expected {blank.shape}")
+        raise ValueError(
+            f"damaged state: {name} has shape {array.shape}, expected {blank.shape}; load an intact copy"
+        )
     return frozen(array) if not blank.flags.writeable else array
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -28,8 +29,8 @@ VALUES, CHECKSUM = "%values", "%checksum"
 """Entries of a state's file beside its arrays; a quoted name never begins like this."""
 
 DAMAGED = (
-    zipfile.BadZipFile, zlib.error, struct.error, KeyError, TypeError, ValueError, OSError, EOFError,
-    RuntimeError, MemoryError, OverflowError,
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError, KeyError, TypeError,
+    ValueError, AttributeError, OSError, EOFError, RuntimeError, MemoryError, OverflowError,
 )  # fmt: skip
 """What reading a damaged file may raise. One flipped bit can ask for a password, a compression that Python
 does not have, or an array larger than the memory."""
@@ -120,7 +121,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         if _checksum(arrays) != told:
             raise ValueError("its checksum does not match")
         outline = json.loads(arrays.pop(VALUES).tobytes())
-        tree: dict[str, Any] = _tree(outline, arrays)
+        tree: dict[str, Any] = _tree({"branch": outline["branch"]}, arrays)
     except FileNotFoundError:
         raise
     except DAMAGED as error:
@@ -158,6 +159,8 @@ def _tree(outline: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) ->
 
 
 def _entry(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:  # it might become any size
+        raise ValueError(f"{name!r} is compressed, which save_state leaves nothing")
     with archive.open(name) as entry:
         array: npt.NDArray[Any] = np.lib.format.read_array(entry, allow_pickle=False)
     return array

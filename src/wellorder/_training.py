@@ -19,10 +19,10 @@ from wellorder._arguments import (
     seed_of,
     whole_number,
 )
-from wellorder._kernels.signals import usable
+from wellorder._kernels.signals import KEPT, SUMMED, usable
 from wellorder._measure import at_once, drift, order_error
 from wellorder._notebook import axes_for, html_table, plot_series, some_of
-from wellorder._order import Order, Policy, describe, policy_of
+from wellorder._order import Order, Policy, describe, policy_of, remembers
 from wellorder.policies._registry import line_of
 from wellorder.problems._problem import Matrix, Point, Problem, gradient, start_of, steps
 
@@ -264,7 +264,7 @@ def _observe_fresh(problem: Problem, policy: Policy[Any], state: Any, x: Point) 
 
 def _observe_usable(policy: Policy[Any], state: Any, units: Order, signals: Matrix) -> Any:
     """Show the policy the signals that can be balanced; those of a run that diverged stay unobserved."""
-    good = usable(signals)
+    good = usable(signals, KEPT if remembers(policy) else SUMMED)
     if good.all():
         return policy.observe(state, units, signals)
     return policy.observe(state, units[good], signals[good])

@@ -229,6 +229,21 @@ def test_watching_stops_where_it_is_told():
     assert any("only the first 400" in text for text in found.findings)
 
 
+def test_what_was_not_watched_is_not_called_missing():
+    found = audit(Loader(shuffled(0), shuffled(1)), most=N // 4)
+    assert not found.whole
+    assert found.never == (0, 0)
+    assert len(found.findings) == 1  # that it stopped
+    assert "were watched (most=)" in found.findings[0]
+
+
+@pytest.mark.parametrize("power", [-100, -70, 70, 100])
+def test_rows_of_any_size_are_judged_alike(power):
+    found, usual = (audit(shuffled(0), rows.astype(np.float32)) for rows in (ROWS * 2.0**power, ROWS))
+    assert found.norm_drift == pytest.approx(usual.norm_drift)
+    assert found.ratio == pytest.approx(usual.ratio)
+
+
 BATCHES = {
     "pair": (X[:4], Y[:4]),
     "list": [X[:4], Y[:4].tolist()],

@@ -86,6 +86,11 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "400 of 400" in capsys.readouterr().err
 
 
+def test_progress_that_nobody_can_read_stops_nothing(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)  # as in a program without a terminal
+    assert len(features(*data(), progress=True)) == 400
+
+
 def test_no_labels_where_labels_may_exist_is_told_once_with_the_reason():
     x, _ = data()
     with pytest.warns(UserWarning, match="can mislead"):
@@ -136,6 +141,22 @@ def test_an_offset_far_above_the_spread_hides_nothing():
     assert np.abs(features(None, whole)).max() < 4
 
 
+@pytest.mark.parametrize("dim", [4, 50, 784])
+@pytest.mark.parametrize("value", [0.1, 1e-5, 1e37, "a row"])
+def test_inputs_that_are_all_equal_say_nothing(dim, value):
+    """Their projections differ by rounding, which must not be brought to variance 1."""
+    row = np.random.default_rng(0).normal(size=dim) if value == "a row" else np.full(dim, value)
+    x, y = np.tile(row, (1003, 1)), np.arange(1003) % 3
+    assert len(np.unique(features(x, y, size=64), axis=0)) == 3
+
+
+def test_half_precision_labels_and_numbers_beyond_float32_bring_no_warnings():
+    x, y = np.random.default_rng(0).normal(size=(9, 4)), np.arange(9) % 3
+    np.testing.assert_array_equal(features(x, y.astype(np.float16)), features(x, y))
+    with pytest.raises(ValueError, match="beyond float32"):
+        features(x * 1e300, y)
+
+
 def test_a_column_that_decides_every_projection_is_warned_of():
     x, y = np.random.default_rng(0).normal(size=(50, 6)), np.arange(50) % 2
     x[:, 2] *= 1e5
@@ -152,7 +173,8 @@ def test_labels_of_mixed_kinds_are_told_apart():
 
 SPARSE = [
     (lambda s: features(None, s.csr_matrix(np.full((3, 9), np.nan)), size=4), "y holds NaN"),
-    (lambda s: features(s.coo_array(np.arange(3.0)), [0, 1, 0]), r"x of shape \(3,\): pass a sparse matrix"),
+    (lambda s: features(s.coo_array(np.arange(3.0)), [0, 1, 0]), r"x of shape \(3,\).*: pass a sparse"),
+    (lambda s: features(s.csr_matrix(np.eye(3) * 1j), [0, 1, 0]), "dtype complex128: pass a sparse matrix"),
 ]
 
 

@@ -218,6 +218,16 @@ def test_rows_of_any_size_are_steered_alike(power):
     assert order_error(rows, usual.order) < 0.5 * order_error(rows, shuffled(500, 0, 0))
 
 
+@pytest.mark.parametrize("power", [-60, -31, 31, 60])
+def test_a_walks_c_is_for_rows_as_they_are(power):
+    """Else the walk would clip, or sign at random, and what the theory promises of it would not hold."""
+    size, rows = 2.0**power, rows_of(500)
+    usual = Herding(rule=Walk(300.0)).init(500, rows=rows)
+    scaled = Herding(rule=Walk(300.0 * size**2)).init(500, rows=rows * np.float32(size))
+    np.testing.assert_array_equal(scaled.order, usual.order)
+    assert scaled.clipped == usual.clipped == 0
+
+
 @pytest.mark.parametrize("policy", [Herding(), Steering()], ids=str)
 def test_a_kind_in_which_all_units_are_alike_decides_nothing(policy):
     observed = rows_of(50, dim=6)
@@ -383,6 +393,7 @@ def test_bad_input_is_named_with_its_cure(policy, call, words):
         (lambda: Herding(passes=0), "passes=0"),
         (lambda: Steering(window=0), "window=0"),
         (lambda: Steering(candidates=2.5), "candidates=2.5"),
+        (lambda: Steering(lengths=1e38), "lengths=1e.38: pass at most"),
     ],
 )
 def test_bad_settings_are_named(make, words):

@@ -1,6 +1,7 @@
 """Every constant of the paper, row by row, against a transcription by hand."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -239,6 +240,14 @@ def test_names_do_not_make_a_method():
         def advance(self, state):
             return super().advance(state)
 
+    class Opened(wellorder.Herding):
+        def open(self, state, epoch):
+            return super().open(state, 0)
+
+    @dataclass(frozen=True)
+    class Thorough(wellorder.Herding):
+        passes: int = 20
+
     class Stranger:
         needs, init, observe = (
             wellorder.ShuffleOnce.needs,
@@ -257,6 +266,9 @@ def test_names_do_not_make_a_method():
         ValueError, match=r"Changed has its own advance, so GraB's proof is not about it; pass 'AP'"
     ):
         method_of(Changed())
+    with pytest.raises(ValueError, match=r"Opened has its own open, so Herding's proof is not about it"):
+        method_of(Opened())
+    assert method_of(Thorough()) == "Herding"
     run = wellorder.sgd(quadratics(8), Changed(), step_size=1e-5, epochs=2)
     assert check_assumption(run, "AP").promised
 

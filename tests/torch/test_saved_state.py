@@ -151,6 +151,23 @@ def test_states_of_other_seeds_policies_and_signals_and_damaged_ones_are_refused
         loader.load_state_dict(bent)
 
 
+@pytest.mark.parametrize("value", [None, "x", -2, float("inf"), float("nan"), [1], torch.zeros(2)], ids=str)
+def test_a_state_with_any_part_of_another_kind_is_refused_before_anything_changes(value, make_loader):
+    rows = np.eye(30, 3)
+    other = ordered(make_loader(), rows=rows)
+    next(iter(other))
+    state, loader = other.state_dict(), ordered(make_loader(), rows=rows)
+    state["policy"] = state["policy"] | {"epoch": 5}  # refused, too, but only where all else is sound
+    parts = [("step",), ("ranks",), ("rank",), ("counts",), ("counts", "steps"), ("running_error", "sums")]
+    for part in [*parts, ("seen_in",), ("seconds",), ("wall",), ("errors",), ("running_error",)]:
+        bent = {**state, part[0]: {**state[part[0]], part[-1]: value} if len(part) > 1 else value}
+        with pytest.raises(ValueError, match="damaged state"):
+            loader.load_state_dict(bent)
+        assert (loader.epoch, loader.report().step) == (0, 0)
+    with pytest.raises(ValueError, match="damaged state: step=5 of 4"):
+        loader.load_state_dict({**state, "step": 5})
+
+
 def trained(folder, kills):
     """Run the training script, killed so many times; in which epochs it was, and where it came to."""
     folder.mkdir()

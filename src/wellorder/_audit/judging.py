@@ -89,7 +89,9 @@ def norms_of(rows: Rows) -> Floats:
     """The distance of each row from the mean of all."""
     mean = rows.mean(axis=0, dtype=np.float64).astype(rows.dtype)
     parts = [rows[at : at + AT_ONCE] - mean for at in range(0, len(rows), AT_ONCE)]
-    return np.concatenate([np.sqrt(np.square(part).sum(axis=1, dtype=np.float64)) for part in parts])
+    squares = np.concatenate([np.einsum("ik,ik->i", part, part, dtype=np.float64) for part in parts])
+    lengths: Floats = np.sqrt(squares)
+    return lengths
 
 
 def norms_along(norms: Floats) -> Floats:

@@ -189,7 +189,7 @@ class Audit:
         told = list(self.notes)
         if not self.whole:
             told.append(f"only the first {max(self.examples):,} examples of an epoch were watched (most=).")
-        if not self._recognisable():
+        if not self._recognisable() and (self.whole or not self.recognised):
             told.append(
                 f"only {self.recognised:.0%} of the examples were recognised in the next epoch (augmented at "
                 "random?), so repeats may go unseen; pass key=, a function from a batch to its names."

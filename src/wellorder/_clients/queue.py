@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wellorder._clients.availability import Always, Availability
-from wellorder._kernels.signals import usable
+from wellorder._kernels.signals import KEPT, SUMMED, usable
 from wellorder._order import (
     Keeps,
     Policy,
@@ -195,14 +195,14 @@ class Queue:
         """
         if self._keeps_rows:
             kept = _kept(rows)
-            good = usable(kept)
+            good = usable(kept, KEPT)
             self._rows.update({int(c): row for c, row, g in zip(clients, kept, good, strict=True) if g})
             return
         units = self.state.order[at : at + len(clients)]
         try:
             self.state = self.policy.observe(self.state, units, rows)
         except ValueError:
-            good = usable(_kept(rows))
+            good = usable(_kept(rows), SUMMED)
             if good.all():
                 raise
             if good.any():

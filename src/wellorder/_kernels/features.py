@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
 import warnings
 from typing import Any
@@ -23,6 +25,8 @@ SOME = 4096
 """Examples by which a column's offset and spread are judged."""
 FAR, UNEVEN = 1e3, 1e3
 """A column's offset by its spread from which on it is taken off first; and its spread by other columns'."""
+ROUNDING = 2.0**-20
+"""A projection's spread by its size, at most, where inputs are all equal."""
 LONG = 1 << 31
 """Products from which on progress is shown."""
 WITHOUT_LABELS = (
@@ -78,8 +82,10 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
         return marks  # type: ignore[return-value]
     if y is None:
         warnings.warn(WITHOUT_LABELS, UserWarning, stacklevel=2)
-    if hasattr(x, "tocsr") and len(x.shape) != 2:
-        raise ValueError(f"x of shape {x.shape}: pass a sparse matrix, a row for each example")
+    if hasattr(x, "tocsr") and (len(x.shape) != 2 or x.dtype.kind not in "fiub"):
+        raise ValueError(
+            f"x of shape {x.shape} and dtype {x.dtype}: pass a sparse matrix of numbers, a row an example"
+        )
     x = x.tocsr() if hasattr(x, "tocsr") else _inputs(x)
     n = x.shape[0]
     if marks is not None and len(marks) != n:
@@ -114,7 +120,7 @@ def _labels(y: Any, size: int, seed: int) -> Floats:
     if array.ndim == 2 and array.shape[1] == 1:  # one column is one label for each
         array = array[:, 0]
     whole = array.dtype.kind == "f" and array.ndim == 1 and bool((array == np.round(array)).all())
-    whole = whole and bool(np.abs(array).max() < 2**53)  # beyond, every number is whole
+    whole = whole and float(np.abs(array).max()) < 2**53  # beyond, every number is whole
     if array.ndim == 1 and (array.dtype.kind in "biuUSO" or (whole and len(np.unique(array)) <= 1000)):
         count, places = _numbered(array)
         if count > size:  # classes share numbers: each has a few random signs instead of a place of its own
@@ -173,18 +179,21 @@ def _projected(
     offset = _offset(x, width)
     for at in range(0, n, width):
         say(at, n)
-        block = _rows(x, at, at + width, offset)
-        if block.shape[1] != dim:
-            raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is named below
+            block = _rows(x, at, at + width, offset)
+            if block.shape[1] != dim:
+                raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
             out[at : at + width] = block @ mix
     say(n, n)
     if not np.isfinite(out).all():
         bad = int(np.argmin(np.isfinite(out).all(axis=1)))
         raise ValueError(f"x[{bad}] holds NaN or infinity (or numbers beyond float32); fill or leave it out")
-    out -= out.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean = out.mean(axis=0, dtype=np.float64)
+    out -= mean.astype(np.float32)
     spread = out.std(axis=0, dtype=np.float64).astype(np.float32)
-    out /= np.where(spread > 0, spread, np.float32(1))
+    # Equal inputs differ by the rounding of their products, which is no spread.
+    least = 0.0 if dim <= count else ROUNDING * math.sqrt(np.square(mean).mean())
+    out /= np.where(spread > least, spread, np.float32(np.inf))
     return out
 
 
@@ -239,8 +248,9 @@ def on_host(array: Any, name: str = "values") -> npt.NDArray[Any]:
 
 def _say(done: int, n: int) -> None:
     end = "\n" if done == n else ""
-    sys.stderr.write(f"\rfeatures: {done:,} of {n:,} examples{end}")
-    sys.stderr.flush()
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there may be nobody to tell
+        sys.stderr.write(f"\rfeatures: {done:,} of {n:,} examples{end}")
+        sys.stderr.flush()
 
 
 def _quiet(done: int, n: int) -> None:

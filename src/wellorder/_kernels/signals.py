@@ -12,6 +12,9 @@ from wellorder._arguments import array_of, whole_number
 from wellorder._compiled import jit
 from wellorder._order import Rows, Signals, Vector
 
+SQUARED, SUMMED, KEPT = 1e150, 1e100, float(np.finfo(np.float32).max) / 4
+"""The largest numbers that can be squared; whose sums over an epoch can be; that float32 can hold."""
+
 
 @dataclass(frozen=True)
 class TensorRows:
@@ -85,8 +88,11 @@ def _tensor_rows(tensor: Any, name: str) -> Rows | Signals:
     return _float_rows(np.asarray(tensor), name) if tensor.device.type == "cpu" else TensorRows(tensor)
 
 
-def dense(signals: Any, count: int | None, name: str = "signals") -> Rows:
-    """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use."""
+def dense(signals: Any, count: int | None, name: str = "signals", *, first: int = 0) -> Rows:
+    """Take the caller's signals as NumPy rows; refuses products of unseen vectors, and numbers beyond use.
+
+    ``first`` is the number of the first of them, by which errors count.
+    """
     if count is not None:
         whole_number("count", count, least=0)
     block = block_of(signals, count, name)
@@ -99,13 +105,13 @@ def dense(signals: Any, count: int | None, name: str = "signals") -> Rows:
         )
     good = usable(block)
     if not good.all():
-        raise ValueError(not_finite(int(np.argmin(good)), name))
+        raise ValueError(not_finite(first + int(np.argmin(good)), name))
     return block
 
 
-def usable(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows can be balanced: finite, and small enough for their squares to be."""
-    most = rows.dtype.type(min(1e150, float(np.finfo(rows.dtype).max)))
+def usable(rows: Rows, largest: float = SQUARED) -> npt.NDArray[np.bool_]:
+    """Which rows can be balanced: finite, and of no number above ``largest``."""
+    most = rows.dtype.type(min(largest, float(np.finfo(rows.dtype).max)))
     good = np.empty(len(rows), np.bool_)
     _mark_usable(rows, most, good)
     return good

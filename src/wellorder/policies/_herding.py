@@ -68,7 +68,9 @@ class Herding:
         """Open any epoch with the rows known now; leaves ``state`` valid."""
         order = shuffled(len(own_state(state, LatestRows).known), state.seed, epoch)
         part, mean = known_part(state, order)
-        rows, mean = weighed(state, mean)
+        rows = state.rows
+        if 0 < state.given < len(mean):  # rows of one kind stay as a walk's c takes them
+            rows, mean = weighed(state, mean)
         part, clipped = herded(rows, part, mean, self.rule, self.passes, (state.seed, epoch))
         filled = fill_in(order, state.known, part)
         return replace(state, epoch=epoch, order=filled, seen=0, observed=0, clipped=state.clipped + clipped)

@@ -22,6 +22,9 @@ from wellorder.policies._latest_rows import (
     weights_of,
 )
 
+MOST = 1e9
+"""What lengths may count; their products with sums of theirs must be within float32."""
+
 
 @dataclass(frozen=True)
 class Steering:
@@ -71,7 +74,11 @@ class Steering:
             ("candidates", "pass how many are looked at"),
         ):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least=1, cure=cure))
-        object.__setattr__(self, "lengths", real_number("lengths", self.lengths, least=0))
+        if real_number("lengths", self.lengths, least=0) > MOST:
+            raise ValueError(
+                f"lengths={self.lengths!r}: pass at most {MOST:g}, from where on they decide alone"
+            )
+        object.__setattr__(self, "lengths", float(self.lengths))
 
     def init(self, n: int, *, seed: int = 0, rows: npt.ArrayLike | None = None) -> LatestRows:
         return self.open(opened(whole_number("n", n, least=1), seed, rows), 0)

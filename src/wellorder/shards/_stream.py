@@ -161,7 +161,7 @@ class ShardStream:
             "emitted": self.emitted,
             "leaving": np.array(self._leaving[given_out:], np.int64),
             "window": np.zeros(0, np.int64) if window is None else window.numbers[:filled].copy(),
-            "total": np.zeros(0) if window is None else window.total.copy(),
+            "total": np.zeros(0) if window is None else window.total / self._buffer.unit,
             "draws": 0 if window is None else int(window.draws[0]),
         }
 
@@ -192,7 +192,7 @@ class ShardStream:
             some = held[at : at + AT_ONCE]
             buffer.push([buffer.waiting[number] for number in some.tolist()], some)
         window = buffer.opened(len(total))
-        window.carry_on(total, draws)
+        window.carry_on(total * buffer.unit, draws)
 
     def _by_piece(self, needed: Ints, piece: int, place: int) -> dict[int, set[int]]:
         """The numbers by their pieces; refuses what this share cannot have given."""

@@ -308,8 +308,9 @@ def _inherited(policy: Any) -> Entry | None:
     entry = next((found for base in kind.__mro__[1:] if (found := entry_of(base))), None)
     if entry is None:
         return None
-    verbs = ("init", "observe", "advance")
-    changed = [verb for verb in verbs if getattr(kind, verb) is not getattr(entry.policy, verb)]
+    numbers = {field.name for field in fields(entry.policy)}
+    ours = [name for name in dir(entry.policy) if not name.startswith("__") and name not in numbers]
+    changed = [name for name in ours if getattr(kind, name) is not getattr(entry.policy, name)]
     if changed:
         raise ValueError(
             f"policy={policy!r}: {kind.__name__} has its own {' and '.join(changed)}, so {entry.name}'s "

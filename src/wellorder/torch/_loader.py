@@ -38,7 +38,7 @@ from wellorder.torch._report import Report, rows_in_words
 from wellorder.torch._saved_state import (
     COUNTS,
     check_given,
-    check_same,
+    checked,
     packed,
     reopened,
     unpacked,
@@ -308,8 +308,10 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         instance_of("mapping", mapping, Mapping, "load what loader.state_dict() gave")
         self._take_share()
         share = self._batching.share
-        check_same(mapping, self._identity(), share.of)
-        mapping, ranks = with_own_pending(mapping, share.number), int(mapping.get("ranks", 1))
+        mapping = with_own_pending(checked(mapping, self._identity(), share.of), share.number)
+        step, ranks = mapping["step"], mapping["ranks"]
+        if ranks == share.of and step > len(self):
+            raise ValueError(f"damaged state: step={step} of {len(self)} in an epoch; load an intact copy")
         like = getattr(self._source, "like", None)
         loaded = unpacked(self.policy, mapping, like, **self._how())
         if self._given:  # else a state brings its own along
@@ -318,22 +320,21 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         if self._source is not None:
             self._source.forget()
         self._observer = loaded
-        step = int(mapping["step"])
         if ranks != share.of and not self._batching.same_steps(int(mapping["loader"]["batch_size"]), ranks):
             self._observer.state, step = reopened(self.policy, self._observer.state), 0
-        elif ranks == share.of and mapping.get("rank", 0) == share.number and self._observer.together:
+        elif ranks == share.of and mapping["rank"] == share.number and self._observer.together:
             self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
-        self._observer.seconds = float(mapping.get("seconds", 0.0)) - self._records.seconds
+        self._observer.seconds = mapping["seconds"] - self._records.seconds
         self._watch.count_from(self._heard)  # steps from before belong to no epoch of this state
-        self._seen_in = int(mapping.get("seen_in", -1))
-        self._wall, self._clock = float(mapping.get("wall", 0.0)), 0.0
+        self._seen_in = mapping["seen_in"]
+        self._wall, self._clock = mapping["wall"], 0.0
         self._epoch_began = self._seconds(), self._wall
         self._latest.clear()
         self._step, self._resumed, self._steps_before = step, step > 0, 0
         self._next = None
         self._iteration += 1
         self._open_epoch()
-        if ranks == share.of and mapping.get("rank", 0) != share.number and step and self.observing:
+        if ranks == share.of and mapping["rank"] != share.number and step and self.observing:
             warnings.warn(ONE_RANK_ALONE, UserWarning, stacklevel=2)
         if self._step >= len(self):  # saved in the body of an epoch's last step: that epoch is over
             self._resumed = False

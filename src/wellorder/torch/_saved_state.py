@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -16,6 +17,12 @@ from wellorder._order import Policy, load_state_dict, state_dict
 from wellorder.torch._observing import Observer, RunningOrderError
 
 COUNTS = ("observed", "unobserved", "not_finite", "steps")
+NUMBERS: dict[str, float] = {
+    "step": 0, "ranks": 1, "rank": 0, "seen_in": -1, "seconds": 0.0, "wall": 0.0,
+}  # fmt: skip
+"""What each of them is where it is missing, and at least; and of what kind."""
+SPOILT = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError, RuntimeError)
+"""What is raised where something else than what was saved is read."""
 LOOKED_AT = 1000
 """Given rows, about so many, that are compared with a state's."""
 _OTHER_ROWS = (
@@ -51,9 +58,19 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
         plain = {name: _array(value) for name, value in mapping["policy"].items()}
         counts, errors = mapping["counts"], mapping["errors"]
         sums, sizes = mapping["running_error"]["sums"], mapping["running_error"]["counts"]
-    except (KeyError, AttributeError, TypeError) as error:
+    except SPOILT as error:
         raise ValueError(
             f"damaged state: {error} is missing; load a whole state_dict of an OrderedLoader"
+        ) from error
+    try:
+        told = {name: int(counts[name]) for name in COUNTS}
+        past, running = [float(value) for value in errors], RunningOrderError()
+        running.sums, running.counts = [*np.array(_array(sums), np.float32)], [int(count) for count in sizes]
+        if np.ndim(_array(sums)) != 2 or len(running.sums) != len(running.counts):
+            raise ValueError("running_error needs a row and a count for each batch")
+    except SPOILT as error:
+        raise ValueError(
+            f"damaged state: its counts or order errors are spoilt ({error}); load an intact copy"
         ) from error
     state = load_state_dict(policy, plain)
     if like is not None:
@@ -61,31 +78,44 @@ def unpacked(policy: Policy[Any], mapping: Mapping[str, Any], like: Tensor | Non
         homes = {name: torch.from_numpy(v).to(like) for name, v in vectors.items() if _is_vector(v)}
         state = replace(state, **homes)
     observer = Observer(policy, state, **how)
-    for name in COUNTS:
-        setattr(observer, name, int(counts[name]))
-    observer.errors = [float(value) for value in errors]
-    observer.running_error = RunningOrderError()
-    observer.running_error.sums = [row.numpy().copy() for row in sums.cpu()]
-    observer.running_error.counts = [int(count) for count in sizes]
+    for name, count in told.items():
+        setattr(observer, name, count)
+    observer.errors, observer.running_error = past, running
     return observer
 
 
-def check_same(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) -> None:
-    """Refuse the state of a loader with other batches; on other ``ranks`` their size may differ."""
+def checked(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """A state with all its `NUMBERS`; refuses a damaged one, and that of a loader with other batches.
+
+    On other ``ranks`` the size of batches may differ.
+    """
     theirs = mapping.get("loader") if isinstance(mapping, Mapping) else None
     if not isinstance(theirs, Mapping) or "step" not in mapping:
         raise ValueError(
             f"mapping={shown(mapping)}: this is no OrderedLoader's state_dict; load what loader.state_dict() "
             "gave"
         )
+    numbers = {name: _number(name, mapping.get(name, least), least) for name, least in NUMBERS.items()}
     for name, value in ours.items():
-        if name == "batch_size" and mapping.get("ranks", 1) != ranks:
+        if name == "batch_size" and numbers["ranks"] != ranks:
             continue
-        if theirs.get(name) != value:
+        if isinstance(theirs.get(name), Tensor | np.ndarray) or theirs.get(name) != value:
             raise ValueError(
-                f"this state was saved with {name}={theirs.get(name)!r}, and this loader has "
+                f"this state was saved with {name}={shown(theirs.get(name))}, and this loader has "
                 f"{name}={value!r}; make the loader as it was when the state was saved"
             )
+    return {**mapping, **numbers}
+
+
+def _number(name: str, value: Any, least: float) -> float:
+    """A number of the same kind as the ``least`` that it may be."""
+    try:
+        number = type(least)(value)
+    except SPOILT:
+        number = math.nan
+    if not number >= least:
+        raise ValueError(f"damaged state: {name}={shown(value)}; load an intact copy")
+    return number
 
 
 def check_given(own: Any, loaded: Any) -> None:
