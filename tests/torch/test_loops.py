@@ -196,6 +196,16 @@ def one_ahead(run):
             now = then
 
 
+def frozen_on_the_way(run):
+    for epoch, batches in enumerate(run.epochs):
+        run.model[0].requires_grad_(epoch not in (2, 3))
+        run.model[2].requires_grad_(epoch != 1)
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(run.model, batch).backward()
+            run.optimizer.step()
+
+
 def evaluated(run):
     for batches in run.epochs:
         for batch in batches:
@@ -404,6 +414,20 @@ def cut_in_two():
     return ConcatDataset([Subset(vectors(), range(20)), Subset(vectors(), range(20, N))])
 
 
+def sparse(batch):
+    x, y = torch.utils.data.default_collate(batch)
+    return x.to_sparse(), y
+
+
+def nested(model, batch):
+    """Sequences of different lengths, in a tensor that has no one shape."""
+    x, y = batch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this may change
+        rows = torch.nested.nested_tensor([row.expand(1 + i % 3, 6) for i, row in enumerate(x)])
+    return functional.cross_entropy(model(rows).to_padded_tensor(0.0).sum(1), y)
+
+
 def coarse():
     return vectors(dtype=torch.bfloat16)
 
@@ -437,7 +461,7 @@ class Case:
 
 
 def tensor_of(batch):
-    return batch["x"] if isinstance(batch, dict) else batch[0]
+    return batch["x"] if isinstance(batch, dict) else batch[0].to_dense()
 
 
 def noted(batches, visits):
@@ -531,6 +555,17 @@ WORKING = {
     "LBFGS": Case(loop=closure, optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=1e-3, max_iter=3)),
     "averaged weights": Case(loop=averaged),
     "frozen layers": Case(model=frozen, optimizer=lambda m: torch.optim.SGD(m[2].parameters(), lr=0.01)),
+    "frozen on the way": Case(loop=frozen_on_the_way),
+    "frozen on the way, exact": Case(loop=frozen_on_the_way, signals="exact"),
+    "frozen on the way, micro-batches": Case(loop=frozen_on_the_way, signals="batch", learns=False),
+    "sparse batches": Case(options={"collate_fn": sparse}),
+    "sparse batches, exact": Case(options={"collate_fn": sparse}, signals="exact"),
+    "sparse batches, micro-batches": Case(options={"collate_fn": sparse}, signals="batch", learns=False),
+    "sparse batches, one ahead": Case(loop=one_ahead, options={"collate_fn": sparse}),
+    "made sparse": Case(loss=lambda model, batch: classify(model, (batch[0].to_sparse(), batch[1]))),
+    "nested sequences, micro-batches": Case(
+        model=lambda: nn.Linear(6, 3), loss=nested, signals="batch", learns=False
+    ),
     "tied": Case(model=tied, data=tokens),
     "tied, exact": Case(model=tied, data=tokens, signals="exact"),
     "checkpointing": Case(model=lambda: checkpointed(False)),
@@ -732,6 +767,7 @@ REFUSED = {
     "a penalty on gradients": (mlp, gradient_penalty, "exact", "differentiated.*create_graph=True"),
     "views that cannot be told apart": (mlp, interleaved, "auto", 'signals="batch"'),
     "views in one call, exact": (mlp, joined, "exact", 'signals="batch"'),
+    "nested sequences": (lambda: nn.Linear(6, 3), nested, "auto", 'nested sequence.*Pad.*signals="batch"'),
     "packed sequences, exact": (packed, classify, "exact", "packed sequence.*Pad"),
 }
 

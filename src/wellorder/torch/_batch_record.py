@@ -348,12 +348,28 @@ def _owner_of(given: list[Tensor], records: list[BatchRecord]) -> BatchRecord | 
     return None
 
 
+def memory_of(x: Tensor) -> int | None:
+    """Where a tensor's numbers lie; None where they have no one place, as in sparse and nested ones."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except RuntimeError:
+        return None
+
+
+def in_one_block(*tensors: Tensor) -> bool:
+    """Whether these are neither sparse nor nested, of which little can be asked."""
+    return all(x.layout is torch.strided and not x.is_nested for x in tensors)
+
+
 def _same_memory(x: Tensor, t: Tensor) -> bool:
-    return x.device == t.device and x.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
+    if x is t:
+        return True
+    return x.device == t.device and (place := memory_of(x)) is not None and place == memory_of(t)
 
 
 def _same_values(x: Tensor, t: Tensor) -> bool:
-    return x.shape == t.shape and x.dtype == t.dtype and torch.equal(x.detach().cpu(), t.detach().cpu())
+    alike = in_one_block(x, t) and x.shape == t.shape and x.dtype == t.dtype
+    return alike and torch.equal(x.detach().cpu(), t.detach().cpu())
 
 
 def views_of(given: Tensor, record: BatchRecord, before: int = 1) -> int:
@@ -365,6 +381,8 @@ def views_of(given: Tensor, record: BatchRecord, before: int = 1) -> int:
     count, rest = divmod(len(given), record.size)
     if count < 2 or rest or record.views == count:
         return 1 if count < 2 or rest else count
+    if not in_one_block(given):
+        return 1
     blocks = given.detach().chunk(count)
     alike = (record.size < FEW and count == before) or all(
         any(
@@ -395,7 +413,9 @@ def _alike(x: Tensor, t: Tensor) -> bool | None:
     A batch that was moved, normalised, or disturbed is still like itself; another batch is not.
     """
     numbers = x.is_floating_point()
-    if not x.ndim or x.shape[:1] != t.shape[:1] or any(z.is_sparse or z.is_complex() for z in (x, t)):
+    if not in_one_block(x, t) or x.is_complex() or t.is_complex():
+        return None
+    if not x.ndim or x.shape[:1] != t.shape[:1]:
         return None
     if x.shape != t.shape or len(x) < FEW:
         # As many ids in longer or shorter sequences are other ids; an image may have been cropped.

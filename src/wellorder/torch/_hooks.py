@@ -14,7 +14,7 @@ from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.nn.utils.rnn import PackedSequence
 
 from wellorder.torch import _compiled_hooks as compiled
-from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, tensors_in, views_of
+from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, memory_of, tensors_in, views_of
 from wellorder.torch._per_example.layers import Layer
 
 # As `torch.compiler.disable`, which would import the compiler for everybody who does not use it.
@@ -51,8 +51,8 @@ def unscaled(gradient: Tensor, scaler: Scaler | None) -> Tensor:
 class LayerUse:
     """One call of a layer for a batch; ``kept`` is what its reader wants to find again with the gradient.
 
-    ``length`` is that of the first tensor given, 0 if there was none, or nothing that could be a batch;
-    ``views`` of each example were given, mostly one.
+    ``length`` is that of the first tensor given, 0 if there was none, or nothing that could be a batch, such
+    as ``packed`` sequences; ``views`` of each example were given, mostly one.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class LayerUse:
     def __init__(self, record: BatchRecord, layer: Layer, length: int, outputs: int) -> None:
         self.record, self.layer, self.length, self.outputs = record, layer, length, outputs
         self.number, self.views = record.passes, 1
-        self.packed = self.shared = False
+        self.packed, self.shared = "", False
         self.kept: Any = None
 
 
@@ -186,7 +186,11 @@ class LayerHooks:
         if layer.name in self.left_out:
             return None
         record.used = True
-        use = LayerUse(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
+        packed = "packed" if args and isinstance(args[0], PackedSequence) else ""
+        packed = "nested" if first is not None and first.is_nested else packed
+        length = first.shape[0] if first is not None and first.ndim and not packed else 0
+        use = LayerUse(record, layer, length, len(outputs))
+        use.packed = packed
         self._keep(use, args, kwargs, first, outputs[0])
         record.uses.append(weakref.ref(use))
         self.records.seconds += time.perf_counter() - start
@@ -197,7 +201,6 @@ class LayerHooks:
     ) -> None:
         """Let the layer's reader keep what it needs, if the layer was given the batch."""
         record, reader = use.record, self._readers[use.layer.name]
-        use.packed = bool(args) and isinstance(args[0], PackedSequence)
         if first is None or use.packed:
             return
         if use.length != record.size and reader.folds and not transformed():
@@ -212,8 +215,8 @@ class LayerHooks:
             use.shared = lookup or (not transformed() and self._is_buffer(first))
 
     def _is_buffer(self, given: Tensor) -> bool:
-        place = given.untyped_storage().data_ptr()
-        return any(b.untyped_storage().data_ptr() == place for b in self._model.buffers())
+        place = memory_of(given)
+        return place is not None and any(memory_of(b) == place for b in self._model.buffers())
 
     def take_gradient(self, use: LayerUse, place: int, gradient: Tensor) -> None:
         """The gradient of a layer's ``place``-th output came."""
@@ -227,8 +230,8 @@ class LayerHooks:
         if name in self.left_out or use.number in record.foreign:
             return
         rows, axis = use.views * record.size, batch_axis(use.layer, place)
-        if gradient.ndim <= axis or gradient.shape[axis] != rows or use.length != rows:
-            self._leave_out(use, tuple(gradient.shape))
+        if use.length != rows or gradient.ndim <= axis or gradient.shape[axis] != rows:
+            self._leave_out(use, () if gradient.is_nested else tuple(gradient.shape))
             return
         record.heard = True
         self.heard.add(name)
@@ -302,7 +305,7 @@ class LayerHooks:
         if use.shared:
             self.left_out[layer.name] = "left out: its input is shared by the batch"
         if (self._strict and not use.shared) or len(self.left_out) == len(self._readers):
-            rows = "packed sequences" if use.packed else f"{use.length} rows"
+            rows = f"{use.packed} sequences" if use.packed else f"{use.length} rows"
             raise ValueError(
                 f"model.{layer.name} ({layer.kind}) was given {rows} and got a gradient of shape {back}, but "
                 f"the batch has {use.record.size} examples, and must be the first dimension of every layer: "
@@ -314,9 +317,10 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
     """Why a layer's rows are not the batch's examples, and what to do."""
     length, size = use.length, use.record.size
     if use.packed:
+        others = '"sketch" or "batch"' if use.packed == "packed" else '"batch"'
         return (
-            "a packed sequence does not tell its examples apart. Pad the sequences instead, or use "
-            'signals="sketch" or "batch"'
+            f"a {use.packed} sequence does not tell its examples apart. Pad the sequences instead, or use "
+            f"signals={others}"
         )
     if length <= 1 or length == size or (isinstance(use.layer.module, nn.Embedding) and len(back) == 2):
         return (
