@@ -263,14 +263,24 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             let_threads_end()
         self._rest.asked_by_loader = True
         try:
-            if not numbered and self._without_numbers is not None and self._delivery is None:
-                return iter(self._without_numbers)
-            self._inner.worker_init_fn = self.worker_init_fn  # trainers set it later
+            plain = None if numbered or self.num_workers or self._delivery else self._without_numbers
+            if plain is not None:
+                self._pass_on(plain)
+                plain.collate_fn = self.collate_fn
+                return iter(plain)
+            self._pass_on(self._inner)
+            self._inner.collate_fn = NumberedCollate(self.collate_fn)
             batches: Iterator[Any] = iter(self._inner)
             batches = batches if self._delivery is None else self._delivery.placed(batches)
             return batches if numbered else (batch for _, batch in batches)
         finally:
             self._rest.asked_by_loader = False
+
+    def _pass_on(self, loader: DataLoader[Any]) -> None:
+        """Let a loader inside fetch batches as is set here: trainers set `worker_init_fn` later, say."""
+        for name in KEPT:
+            if getattr(loader, name, None) is not getattr(self, name, None):
+                setattr(loader, name, getattr(self, name))
 
     def state_dict(self) -> dict[str, Any]:
         """All that continues this loader exactly, in mid-epoch too: tensors, numbers and strings, no pickles.
