@@ -5,7 +5,10 @@ in a plain loop without us: visits, gradients, buffers and random numbers must b
 """
 
 import copy
+import itertools
 import pickle
+import queue
+import threading
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -957,6 +960,38 @@ def test_batches_that_are_all_drawn_before_training_are_warned_of():
     with pytest.warns(UserWarning, match=r"list\(loader\)") as said:
         each(range(2), lambda _: train(list(loader), model))
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("signals", ["sketch", "batch"])
+def test_batches_that_come_again_without_a_new_epoch_are_warned_of(signals):
+    loader, model = over(signals=signals)
+    with pytest.warns(UserWarning, match=r"itertools\.cycle\(loader\)") as said:
+        train(itertools.islice(itertools.cycle(loader), 3 * len(loader)), model)
+    assert len(said) == 1
+
+
+def test_a_first_batch_that_is_looked_at_after_each_epoch_is_no_repetition():
+    loader, model = over()
+    for _ in range(3):
+        first = None
+        for batch in loader:
+            first = batch if first is None else first
+            train([batch], model)
+        classify(model, first).backward()
+
+
+def test_batches_that_another_thread_draws_ahead_are_warned_of_by_that_cause():
+    loader, model = over()
+    drawn = queue.Queue(2)
+    thread = threading.Thread(target=each, args=(loader, drawn.put))
+    thread.start()
+    waiting = [drawn.get(timeout=60) for _ in range(3)]
+    with pytest.warns(UserWarning, match="drawn in another thread.*num_workers") as said:
+        train(waiting, model)
+    assert len(said) == 1
+    for _ in range(len(loader) - 3):
+        drawn.get(timeout=60)
+    thread.join()
 
 
 def test_a_new_iterator_for_each_step_is_warned_of():
