@@ -164,6 +164,47 @@ def test_what_is_set_later_counts_from_the_next_epoch_on_as_it_does_in_a_data_lo
         assert [count for _, count in loader] == [(not workers) and 2] * 2
 
 
+class Broken(Numbers):
+    """One of its files cannot be read."""
+
+    def __getitem__(self, i):
+        if i == 3:
+            raise OSError("file 3")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_cannot_be_read_may_be_skipped_as_with_a_data_loader(workers):
+    model = nn.Linear(2, 1)
+    loader = ordered(DataLoader(Broken(12), 3, num_workers=workers), model)
+    for epoch in range(4):
+        batches, read, errors = iter(loader), [], []
+        order = loader.order.tolist()
+        for step in range(len(loader)):
+            try:
+                x, i = next(batches)
+            except OSError as error:
+                errors.append((str(error).strip()[-6:], step))
+            else:
+                read += i.tolist()
+                model(x).sum().backward()
+        broken = order.index(3) // 3
+        assert errors == [("file 3", broken)]
+        assert read == order[: 3 * broken] + order[3 * broken + 3 :]
+        assert list(batches) == []
+        assert loader.epoch == epoch + 1
+    report = loader.report()
+    assert (report.observed, report.unobserved) == (3 * 9, 0)
+
+
+def test_a_batch_that_cannot_be_read_does_not_come_first_for_ever():
+    loader = ordered(DataLoader(Broken(4), 4), nn.Linear(2, 1))
+    for epoch in range(3):
+        with pytest.raises(OSError, match="file 3"):
+            list(loader)
+        assert loader.epoch == epoch
+
+
 def test_data_sets_that_fetch_whole_batches_do_so_still():
     class Whole(Numbers):
         def __getitems__(self, indices):
