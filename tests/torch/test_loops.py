@@ -760,7 +760,13 @@ def sequence_first():
     )
 
 
+def part_too(model, batch):
+    """A pass over a part, as over another loader's shorter batch; layers are as wide as the batch is long."""
+    return classify(model, batch) + model(batch[0][:5]).square().mean()
+
+
 REFUSED = {
+    "other data of another length": (mlp, part_too, "auto", r"these are other rows.*with loader\.ignore"),
     "CLIP with its own scale": (clip, contrasted, "exact", r"model\.Module.*mixes the examples.*batch"),
     "F.dropout in an own module": (with_dropout, classify, "exact", r"draws random numbers.*F\.dropout"),
     "LSTMCell in a loop": (lstm_cell, classify, "exact", r"model\.cell gives several outputs.*nn\.LSTM"),
@@ -909,6 +915,16 @@ def test_an_epoch_of_passes_without_a_gradient_is_warned_of(signals):
     loader, model = over(signals=signals)
     with pytest.warns(UserWarning, match=r"no gradient came back.*torch\.no_grad"):
         each(loader, lambda batch: model(batch[0]))
+
+
+@pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])
+def test_layers_that_are_replaced_later_are_among_the_causes_that_are_named(signals):
+    loader, model = over(signals=signals)
+    train(loader, model)
+    model[0], model[2] = nn.Linear(6, 8), nn.Linear(8, 3)
+    with pytest.warns(UserWarning, match=r"layers were replaced since, call ordered\(\.\.\.\) again") as said:
+        train(loader, model)
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])

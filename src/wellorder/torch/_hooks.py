@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from wellorder.torch import _compiled_hooks as compiled
 from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, memory_of, tensors_in, views_of
-from wellorder.torch._per_example.layers import Layer
+from wellorder.torch._per_example.layers import CONVS, Layer
 
 # As `torch.compiler.disable`, which would import the compiler for everybody who does not use it.
 _not_compiled: Any = getattr(torch, "_disable_dynamo", lambda call: call)
@@ -332,7 +332,8 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
             f"there are {length // size} rows for each example, several views or positions, whose places are "
             'not known. Use signals="batch", or call the model once for each view'
         )
-    if size in back[1:]:
+    # The last length is a layer's width, and a convolution's are channels and an image's: as long by chance.
+    if size in back[1:-1] and not isinstance(use.layer.module, CONVS):
         return "the batch comes later. Use batch_first=True, or transpose the input"
     return (
         "these are other rows. Use batch_first=True; expand inputs that are shared by the batch, such as "

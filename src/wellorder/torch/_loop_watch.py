@@ -89,8 +89,8 @@ def why_nothing_was_observed(records: BatchRecords, steps: int) -> str | None:
         return _NOTHING_OBSERVED.format(
             f"the model was run {records.passes} times in training mode, and no gradient came back while its "
             "batch was the present one",
-            "run loss.backward() before the next batch is drawn; if these passes are for evaluation, use "
-            "torch.no_grad()",
+            "run loss.backward() before the next batch is drawn; if the model's layers were replaced since, "
+            "call ordered(...) again; if these passes are for evaluation, use torch.no_grad()",
         )
     if steps:
         return _NOTHING_OBSERVED.format(
