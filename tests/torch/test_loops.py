@@ -978,6 +978,27 @@ def test_batches_that_are_all_drawn_before_training_are_warned_of():
     assert len(said) == 1
 
 
+def without_some(batch):
+    """As collates that leave out what could not be read; here of one batch in four or so."""
+    kept = [(x, y) for x, y in batch if x[0] < 2.5]
+    return torch.utils.data.default_collate(kept)
+
+
+@pytest.mark.parametrize("signals", ["auto", "sketch", "exact"])
+def test_batches_without_some_of_their_examples_are_not_observed_and_the_cause_is_named(signals):
+    case, visits = Case(), [[], [], []]
+    model = made(case)
+    source = DataLoader(vectors(), BATCH, shuffle=True, collate_fn=without_some)
+    loader = ordered(source, model, signals=signals)
+    with pytest.warns(UserWarning, match="collate_fn leaves broken ones out") as said:
+        ours = trained(case, (noted(loader, some) for some in visits), loader, model)
+    assert len(said) == 1
+    assert all(map(same, ours[0], trained(case, visits)[0]))
+    report = loader.report()
+    assert min(report.observed, report.unobserved) >= 3 * BATCH
+    assert report.observed + report.unobserved == 3 * N
+
+
 @pytest.mark.parametrize("signals", ["sketch", "batch"])
 def test_batches_that_come_again_without_a_new_epoch_are_warned_of(signals):
     loader, model = over(signals=signals)

@@ -14,7 +14,15 @@ from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.nn.utils.rnn import PackedSequence
 
 from wellorder.torch import _compiled_hooks as compiled
-from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, memory_of, tensors_in, views_of
+from wellorder.torch._batch_record import (
+    BatchRecord,
+    BatchRecords,
+    WeakHook,
+    in_one_block,
+    memory_of,
+    tensors_in,
+    views_of,
+)
 from wellorder.torch._per_example.layers import CONVS, Layer
 
 # As `torch.compiler.disable`, which would import the compiler for everybody who does not use it.
@@ -32,6 +40,12 @@ _NO_LAYER_HEARD = (
     "replaced, or their weights are used outside of them. Call torch.compiler.reset() before training; call "
     "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call "
     'the layers themselves; or use signals="batch"'
+)
+
+_FEWER = (
+    "a batch of {} rows came of {} examples, as where collate_fn leaves broken ones out; which are missing "
+    "is not known, so such batches are not observed. Leave these examples out of the data set instead "
+    '(torch.utils.data.Subset), or use signals="batch"'
 )
 
 
@@ -231,6 +245,8 @@ class LayerHooks:
             return
         rows, axis = use.views * record.size, batch_axis(use.layer, place)
         if use.length != rows or gradient.ndim <= axis or gradient.shape[axis] != rows:
+            if self._examples_are_missing(use):
+                return
             self._leave_out(use, () if gradient.is_nested else tuple(gradient.shape))
             return
         record.heard = True
@@ -297,6 +313,19 @@ class LayerHooks:
             self._looks_at_ids[layer.name] = (looks + 1 if counts else 2), record
             if counts and looks:
                 self._leave_out(LayerUse(record, layer, record.size, 1), tuple(given.shape))
+
+    def _examples_are_missing(self, use: LayerUse) -> bool:
+        """Whether all of the batch has as many rows as the layer, but fewer than there are examples."""
+        record = use.record
+        shapes = [tuple(t.shape) for t in record.given if in_one_block(t) and t.ndim]
+        if {shape[0] for shape in shapes} != {use.length} or use.length >= record.size:
+            return False
+        if any(record.size in shape[1:] for shape in shapes):  # the batch comes later
+            return False
+        record.foreign.add(use.number)
+        record.ignored = True
+        self.records.warn_once(_FEWER.format(use.length, record.size))
+        return True
 
     def _leave_out(self, use: LayerUse, back: tuple[int, ...]) -> None:
         """Take no more signals from a layer whose first dimension is not the batch; refuse it if strict."""
