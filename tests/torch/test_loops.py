@@ -765,7 +765,12 @@ def part_too(model, batch):
     return classify(model, batch) + model(batch[0][:5]).square().mean()
 
 
+def halves(model, batch):
+    return sum(classify(model, half) for half in zip(*(t.chunk(2) for t in batch), strict=True))
+
+
 REFUSED = {
+    "a batch in parts": (mlp, halves, "auto", "a part of the batch.*accumulate over batches"),
     "other data of another length": (mlp, part_too, "auto", r"these are other rows.*with loader\.ignore"),
     "CLIP with its own scale": (clip, contrasted, "exact", r"model\.Module.*mixes the examples.*batch"),
     "F.dropout in an own module": (with_dropout, classify, "exact", r"draws random numbers.*F\.dropout"),

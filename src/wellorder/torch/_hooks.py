@@ -364,10 +364,11 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
     # The last length is a layer's width, and a convolution's are channels and an image's: as long by chance.
     if size in back[1:-1] and not isinstance(use.layer.module, CONVS):
         return "the batch comes later. Use batch_first=True, or transpose the input"
+    part = "If they are a part of the batch, make batch_size as small, and accumulate over batches. "
     return (
-        "these are other rows. Use batch_first=True; expand inputs that are shared by the batch, such as "
-        "positions, to one row per example; put passes over other data into `with loader.ignore():`; or use "
-        'signals="batch"'
+        f"these are other rows. {part * (length < size)}Use batch_first=True; expand inputs that are shared "
+        "by the batch, such as positions, to one row per example; put passes over other data into "
+        '`with loader.ignore():`; or use signals="batch"'
     )
 
 
