@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 from wellorder import (
     FlipFlop,
@@ -145,6 +145,64 @@ def test_collate_worker_setup_and_the_data_sets_own_attributes_pass_through():
     assert loader.batch_size == 3
     assert loader.dataset is given.dataset
     assert loader._inner.dataset.note == "mine"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_set_later_counts_from_the_next_epoch_on_as_it_does_in_a_data_loader(workers):
+    """Batches of another size or kind in later epochs, say; and no workers, to find a mistake."""
+    loader = ordered(DataLoader(Numbers(6), 3, num_workers=workers), nn.Linear(2, 1), observe=2)
+    for epoch in range(4):  # observed or not
+
+        def collate(items, epoch=epoch):
+            info = get_worker_info()
+            return epoch, info is not None and info.num_workers
+
+        loader.collate_fn = collate
+        assert list(loader) == [(epoch, workers and 1)] * 2
+    loader.num_workers, loader.prefetch_factor = 2 - 2 * workers, None if workers else 2
+    for _ in range(2):
+        assert [count for _, count in loader] == [(not workers) and 2] * 2
+
+
+class Broken(Numbers):
+    """One of its files cannot be read."""
+
+    def __getitem__(self, i):
+        if i == 3:
+            raise OSError("file 3")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_cannot_be_read_may_be_skipped_as_with_a_data_loader(workers):
+    model = nn.Linear(2, 1)
+    loader = ordered(DataLoader(Broken(12), 3, num_workers=workers), model)
+    for epoch in range(4):
+        batches, read, errors = iter(loader), [], []
+        order = loader.order.tolist()
+        for step in range(len(loader)):
+            try:
+                x, i = next(batches)
+            except OSError as error:
+                errors.append((str(error).strip()[-6:], step))
+            else:
+                read += i.tolist()
+                model(x).sum().backward()
+        broken = order.index(3) // 3
+        assert errors == [("file 3", broken)]
+        assert read == order[: 3 * broken] + order[3 * broken + 3 :]
+        assert list(batches) == []
+        assert loader.epoch == epoch + 1
+    report = loader.report()
+    assert (report.observed, report.unobserved) == (3 * 9, 0)
+
+
+def test_a_batch_that_cannot_be_read_does_not_come_first_for_ever():
+    loader = ordered(DataLoader(Broken(4), 4), nn.Linear(2, 1))
+    for epoch in range(3):
+        with pytest.raises(OSError, match="file 3"):
+            list(loader)
+        assert loader.epoch == epoch
 
 
 def test_data_sets_that_fetch_whole_batches_do_so_still():

@@ -5,7 +5,10 @@ in a plain loop without us: visits, gradients, buffers and random numbers must b
 """
 
 import copy
+import itertools
 import pickle
+import queue
+import threading
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -194,6 +197,16 @@ def one_ahead(run):
             run.loss(run.model, now).backward()
             run.optimizer.step()
             now = then
+
+
+def frozen_on_the_way(run):
+    for epoch, batches in enumerate(run.epochs):
+        run.model[0].requires_grad_(epoch not in (2, 3))
+        run.model[2].requires_grad_(epoch != 1)
+        for batch in batches:
+            run.optimizer.zero_grad()
+            run.loss(run.model, batch).backward()
+            run.optimizer.step()
 
 
 def evaluated(run):
@@ -404,6 +417,20 @@ def cut_in_two():
     return ConcatDataset([Subset(vectors(), range(20)), Subset(vectors(), range(20, N))])
 
 
+def sparse(batch):
+    x, y = torch.utils.data.default_collate(batch)
+    return x.to_sparse(), y
+
+
+def nested(model, batch):
+    """Sequences of different lengths, in a tensor that has no one shape."""
+    x, y = batch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this may change
+        rows = torch.nested.nested_tensor([row.expand(1 + i % 3, 6) for i, row in enumerate(x)])
+    return functional.cross_entropy(model(rows).to_padded_tensor(0.0).sum(1), y)
+
+
 def coarse():
     return vectors(dtype=torch.bfloat16)
 
@@ -437,7 +464,7 @@ class Case:
 
 
 def tensor_of(batch):
-    return batch["x"] if isinstance(batch, dict) else batch[0]
+    return batch["x"] if isinstance(batch, dict) else batch[0].to_dense()
 
 
 def noted(batches, visits):
@@ -531,6 +558,17 @@ WORKING = {
     "LBFGS": Case(loop=closure, optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=1e-3, max_iter=3)),
     "averaged weights": Case(loop=averaged),
     "frozen layers": Case(model=frozen, optimizer=lambda m: torch.optim.SGD(m[2].parameters(), lr=0.01)),
+    "frozen on the way": Case(loop=frozen_on_the_way),
+    "frozen on the way, exact": Case(loop=frozen_on_the_way, signals="exact"),
+    "frozen on the way, micro-batches": Case(loop=frozen_on_the_way, signals="batch", learns=False),
+    "sparse batches": Case(options={"collate_fn": sparse}),
+    "sparse batches, exact": Case(options={"collate_fn": sparse}, signals="exact"),
+    "sparse batches, micro-batches": Case(options={"collate_fn": sparse}, signals="batch", learns=False),
+    "sparse batches, one ahead": Case(loop=one_ahead, options={"collate_fn": sparse}),
+    "made sparse": Case(loss=lambda model, batch: classify(model, (batch[0].to_sparse(), batch[1]))),
+    "nested sequences, micro-batches": Case(
+        model=lambda: nn.Linear(6, 3), loss=nested, signals="batch", learns=False
+    ),
     "tied": Case(model=tied, data=tokens),
     "tied, exact": Case(model=tied, data=tokens, signals="exact"),
     "checkpointing": Case(model=lambda: checkpointed(False)),
@@ -722,7 +760,18 @@ def sequence_first():
     )
 
 
+def part_too(model, batch):
+    """A pass over a part, as over another loader's shorter batch; layers are as wide as the batch is long."""
+    return classify(model, batch) + model(batch[0][:5]).square().mean()
+
+
+def halves(model, batch):
+    return sum(classify(model, half) for half in zip(*(t.chunk(2) for t in batch), strict=True))
+
+
 REFUSED = {
+    "a batch in parts": (mlp, halves, "auto", "a part of the batch.*accumulate over batches"),
+    "other data of another length": (mlp, part_too, "auto", r"these are other rows.*with loader\.ignore"),
     "CLIP with its own scale": (clip, contrasted, "exact", r"model\.Module.*mixes the examples.*batch"),
     "F.dropout in an own module": (with_dropout, classify, "exact", r"draws random numbers.*F\.dropout"),
     "LSTMCell in a loop": (lstm_cell, classify, "exact", r"model\.cell gives several outputs.*nn\.LSTM"),
@@ -732,6 +781,7 @@ REFUSED = {
     "a penalty on gradients": (mlp, gradient_penalty, "exact", "differentiated.*create_graph=True"),
     "views that cannot be told apart": (mlp, interleaved, "auto", 'signals="batch"'),
     "views in one call, exact": (mlp, joined, "exact", 'signals="batch"'),
+    "nested sequences": (lambda: nn.Linear(6, 3), nested, "auto", 'nested sequence.*Pad.*signals="batch"'),
     "packed sequences, exact": (packed, classify, "exact", "packed sequence.*Pad"),
 }
 
@@ -873,6 +923,16 @@ def test_an_epoch_of_passes_without_a_gradient_is_warned_of(signals):
 
 
 @pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])
+def test_layers_that_are_replaced_later_are_among_the_causes_that_are_named(signals):
+    loader, model = over(signals=signals)
+    train(loader, model)
+    model[0], model[2] = nn.Linear(6, 8), nn.Linear(8, 3)
+    with pytest.warns(UserWarning, match=r"layers were replaced since, call ordered\(\.\.\.\) again") as said:
+        train(loader, model)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("signals", ["sketch", "exact", "batch"])
 def test_ignored_passes_show_nothing_to_anybody(signals):
     loader, model = over(signals=signals, policy=PairGraB())
     order = loader.order.copy()
@@ -921,6 +981,59 @@ def test_batches_that_are_all_drawn_before_training_are_warned_of():
     with pytest.warns(UserWarning, match=r"list\(loader\)") as said:
         each(range(2), lambda _: train(list(loader), model))
     assert len(said) == 1
+
+
+def without_some(batch):
+    """As collates that leave out what could not be read; here of one batch in four or so."""
+    kept = [(x, y) for x, y in batch if x[0] < 2.5]
+    return torch.utils.data.default_collate(kept)
+
+
+@pytest.mark.parametrize("signals", ["auto", "sketch", "exact"])
+def test_batches_without_some_of_their_examples_are_not_observed_and_the_cause_is_named(signals):
+    case, visits = Case(), [[], [], []]
+    model = made(case)
+    source = DataLoader(vectors(), BATCH, shuffle=True, collate_fn=without_some)
+    loader = ordered(source, model, signals=signals)
+    with pytest.warns(UserWarning, match="collate_fn leaves broken ones out") as said:
+        ours = trained(case, (noted(loader, some) for some in visits), loader, model)
+    assert len(said) == 1
+    assert all(map(same, ours[0], trained(case, visits)[0]))
+    report = loader.report()
+    assert min(report.observed, report.unobserved) >= 3 * BATCH
+    assert report.observed + report.unobserved == 3 * N
+
+
+@pytest.mark.parametrize("signals", ["sketch", "batch"])
+def test_batches_that_come_again_without_a_new_epoch_are_warned_of(signals):
+    loader, model = over(signals=signals)
+    with pytest.warns(UserWarning, match=r"itertools\.cycle\(loader\)") as said:
+        train(itertools.islice(itertools.cycle(loader), 3 * len(loader)), model)
+    assert len(said) == 1
+
+
+def test_a_first_batch_that_is_looked_at_after_each_epoch_is_no_repetition():
+    loader, model = over()
+    for _ in range(3):
+        first = None
+        for batch in loader:
+            first = batch if first is None else first
+            train([batch], model)
+        classify(model, first).backward()
+
+
+def test_batches_that_another_thread_draws_ahead_are_warned_of_by_that_cause():
+    loader, model = over()
+    drawn = queue.Queue(2)
+    thread = threading.Thread(target=each, args=(loader, drawn.put))
+    thread.start()
+    waiting = [drawn.get(timeout=60) for _ in range(3)]
+    with pytest.warns(UserWarning, match="drawn in another thread.*num_workers") as said:
+        train(waiting, model)
+    assert len(said) == 1
+    for _ in range(len(loader) - 3):
+        drawn.get(timeout=60)
+    thread.join()
 
 
 def test_a_new_iterator_for_each_step_is_warned_of():

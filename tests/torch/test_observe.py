@@ -536,6 +536,32 @@ def test_a_forked_process_waits_for_no_thread_of_its_parents(make, gate):
     assert ended == (child, 0)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("policy", [Slow(), InParts()], ids=lambda policy: type(policy).__name__)
+def test_a_forked_process_makes_the_order_that_its_parents_thread_was_at(policy, make, gate):
+    """As one that saves what the training is by now, or goes on with the epoch."""
+    model, optimizer, loader = make(policy, rows=known_rows(), observe=lambda epoch: epoch == 0)
+    InParts.gate.clear()
+    for batch in loader:
+        step(model, optimizer, batch)
+    batches = iter(loader)
+    next(batches)  # the thread hangs: in this epoch's order, or in the next one's
+    wanted = 30 - loader.batch_size
+    child = os.fork()
+    if not child:
+        GATE.set()
+        InParts.gate.set()
+        signal.alarm(30)
+        rest = sum(len(batch[1]) for batch in batches)
+        whole = sorted(loader.order.tolist()) == list(range(30)) and loader.state_dict()["step"] == 0
+        os._exit(0 if rest == wanted and whole and loader.epoch == 2 else 1)
+    assert os.waitpid(child, 0) == (child, 0)
+    GATE.set()
+    InParts.gate.set()
+    assert sum(len(batch[1]) for batch in batches) == wanted
+
+
 def test_who_waits_long_for_an_order_is_told_how_far_it_is(make, monkeypatch, capsys):
     monkeypatch.setattr("wellorder.torch._schedule.PATIENCE", 0.02)
 

@@ -81,9 +81,9 @@ class Coordinates:
         self.attach()
 
     def attach(self) -> None:
-        """Put the hooks on the parameters, if they are off."""
+        """Put the hooks on the parameters, if they are off; those that were frozen since get no gradient."""
         if not self._handles:
-            self._handles = [p.register_hook(read) for p, read in self._readers]
+            self._handles = [p.register_hook(read) for p, read in self._readers if p.requires_grad]
 
     def _reader(self, place: int, index: Tensor | None) -> Any:
         def read(gradient: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,16 @@ _DRAWN_BEFORE = (
     "were all drawn before, as list(loader) does. Iterate over the loader itself, and train on each batch "
     "before the next is drawn"
 )
+_REPEATED = (
+    "the model is trained again on the batches of an epoch that is over, as itertools.cycle(loader) keeps "
+    "them: no new epoch begins, so their order stays, and nothing more is observed. Iterate over the loader "
+    "itself in every epoch: while True: for batch in loader: …"
+)
+_OTHER_THREAD = (
+    "batches are drawn in another thread than the one that trains, ahead of it: signals that come while a "
+    "batch is drawn may be lost, or be incomplete. Draw batches where they are trained on; to fetch them "
+    "ahead, pass num_workers to the DataLoader"
+)
 _DRAWN_ELSEWHERE = (
     "another DataLoader draws this loader's batches through its sampler (as accelerate.skip_first_batches "
     "makes one): they come in the right order, but nothing is observed. Iterate over the OrderedLoader "
@@ -40,6 +51,8 @@ _SUMMED = (
     'signals="sketch"'
 )
 
+LOOKS_AT_FIRST = 8
+"""Passes after an epoch's end that are compared with its first batches."""
 FEW = 4
 """So many examples must a batch have for its rows to be matched with a layer's by their values."""
 
@@ -104,6 +117,9 @@ class BatchRecords:
         self._in_doubt = self._skipped = self.warned = self._several = False
         self._compared, self._foreign_numbers = 0, set[int]()
         self._unused: list[BatchRecord] = []
+        self._first: list[BatchRecord] = []
+        self._looks_at_first = self._again = 0
+        self._drawn_in = 0
         self.drawn_elsewhere: Callable[[], bool] = lambda: False
         self._in_backward: set[bool] = set()
 
@@ -124,6 +140,11 @@ class BatchRecords:
         record = BatchRecord(size, given, step, whose, alone=last is None, awaited=awaited)
         self.open_records.append(record)
         self.latest = self.now = record
+        self._drawn_in = threading.get_ident()
+        if step == 1:
+            self._first, self._looks_at_first, self._again = [], LOOKS_AT_FIRST, 0
+        if 0 < step <= 2:
+            self._first.append(record)
         return record
 
     def model_called(self, given: list[Tensor], *, training: bool = True) -> None:
@@ -141,11 +162,15 @@ class BatchRecords:
             self.transformed_passes += 1
         elif record is None:
             self._look_among_unused(given)
+            if training:
+                self._look_among_first(given)
             if training and self.drawn_elsewhere():
                 self.warn_once(_DRAWN_ELSEWHERE)
         else:
             self.passes += training
             if self._in_doubt:
+                if self._drawn_in != threading.get_ident():
+                    self.warn_once(_OTHER_THREAD)
                 owner = _owner_of(given, self.open_records)
                 if owner is None:
                     self.warn_once(_DRAWN_AHEAD)
@@ -195,6 +220,16 @@ class BatchRecords:
                 self._unused = []
             else:
                 self._unused = self._unused[1:]  # not for ever: each look compares values
+
+    def _look_among_first(self, given: list[Tensor]) -> None:
+        """Warn if the first two batches of an epoch that is over come again: one alone may be a probe's."""
+        if self._looks_at_first and len(self._first) == 2:
+            self._looks_at_first -= 1  # not for ever: each look compares values
+            if _owner_of(given, [self._first[self._again]]) is not None:
+                self._again += 1
+            if self._again == 2:
+                self._looks_at_first = 0
+                self.warn_once(_REPEATED)
 
     def gradient_came(self, *, counts: bool) -> None:
         """A gradient came to the output of a pass over the model that ``counts``, or that does not."""
@@ -348,12 +383,28 @@ def _owner_of(given: list[Tensor], records: list[BatchRecord]) -> BatchRecord | 
     return None
 
 
+def memory_of(x: Tensor) -> int | None:
+    """Where a tensor's numbers lie; None where they have no one place, as in sparse and nested ones."""
+    try:
+        return x.untyped_storage().data_ptr()
+    except RuntimeError:
+        return None
+
+
+def in_one_block(*tensors: Tensor) -> bool:
+    """Whether these are neither sparse nor nested, of which little can be asked."""
+    return all(x.layout is torch.strided and not x.is_nested for x in tensors)
+
+
 def _same_memory(x: Tensor, t: Tensor) -> bool:
-    return x.device == t.device and x.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
+    if x is t:
+        return True
+    return x.device == t.device and (place := memory_of(x)) is not None and place == memory_of(t)
 
 
 def _same_values(x: Tensor, t: Tensor) -> bool:
-    return x.shape == t.shape and x.dtype == t.dtype and torch.equal(x.detach().cpu(), t.detach().cpu())
+    alike = in_one_block(x, t) and x.shape == t.shape and x.dtype == t.dtype
+    return alike and torch.equal(x.detach().cpu(), t.detach().cpu())
 
 
 def views_of(given: Tensor, record: BatchRecord, before: int = 1) -> int:
@@ -365,6 +416,8 @@ def views_of(given: Tensor, record: BatchRecord, before: int = 1) -> int:
     count, rest = divmod(len(given), record.size)
     if count < 2 or rest or record.views == count:
         return 1 if count < 2 or rest else count
+    if not in_one_block(given):
+        return 1
     blocks = given.detach().chunk(count)
     alike = (record.size < FEW and count == before) or all(
         any(
@@ -395,7 +448,9 @@ def _alike(x: Tensor, t: Tensor) -> bool | None:
     A batch that was moved, normalised, or disturbed is still like itself; another batch is not.
     """
     numbers = x.is_floating_point()
-    if not x.ndim or x.shape[:1] != t.shape[:1] or any(z.is_sparse or z.is_complex() for z in (x, t)):
+    if not in_one_block(x, t) or x.is_complex() or t.is_complex():
+        return None
+    if not x.ndim or x.shape[:1] != t.shape[:1]:
         return None
     if x.shape != t.shape or len(x) < FEW:
         # As many ids in longer or shorter sequences are other ids; an image may have been cropped.

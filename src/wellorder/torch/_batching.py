@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -260,6 +260,44 @@ class ExamplesOfEpoch(DistributedSampler[int]):
     def drop_last(self) -> bool:  # type: ignore[override]
         """Whether what does not come out even among the processes is left out."""
         return self.rest.batching.share.drop_last
+
+
+class Failed(NamedTuple):
+    """In a batch's place, the error of the data set, or of a worker."""
+
+    error: Exception
+
+
+def with_errors(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches, and `Failed` ones, in whose place a generator could not raise the error and go on."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:
+            yield Failed(error)
+        else:
+            yield batch
+
+
+class BatchesOrErrors:
+    """An iterator that goes on after an error, as a `DataLoader`'s does: who skips broken batches may."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> BatchesOrErrors:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        if type(batch) is Failed:
+            try:
+                raise batch.error
+            finally:
+                del batch  # else this frame and the error would keep each other, and the workers, alive
+        return batch
 
 
 class NumberedDataset:

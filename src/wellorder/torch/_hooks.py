@@ -14,8 +14,16 @@ from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.nn.utils.rnn import PackedSequence
 
 from wellorder.torch import _compiled_hooks as compiled
-from wellorder.torch._batch_record import BatchRecord, BatchRecords, WeakHook, tensors_in, views_of
-from wellorder.torch._per_example.layers import Layer
+from wellorder.torch._batch_record import (
+    BatchRecord,
+    BatchRecords,
+    WeakHook,
+    in_one_block,
+    memory_of,
+    tensors_in,
+    views_of,
+)
+from wellorder.torch._per_example.layers import CONVS, Layer
 
 # As `torch.compiler.disable`, which would import the compiler for everybody who does not use it.
 _not_compiled: Any = getattr(torch, "_disable_dynamo", lambda call: call)
@@ -32,6 +40,12 @@ _NO_LAYER_HEARD = (
     "replaced, or their weights are used outside of them. Call torch.compiler.reset() before training; call "
     "ordered(...) on the model that is trained, after its layers are final and before torch.compile; call "
     'the layers themselves; or use signals="batch"'
+)
+
+_FEWER = (
+    "a batch of {} rows came of {} examples, as where collate_fn leaves broken ones out; which are missing "
+    "is not known, so such batches are not observed. Leave these examples out of the data set instead "
+    '(torch.utils.data.Subset), or use signals="batch"'
 )
 
 
@@ -51,8 +65,8 @@ def unscaled(gradient: Tensor, scaler: Scaler | None) -> Tensor:
 class LayerUse:
     """One call of a layer for a batch; ``kept`` is what its reader wants to find again with the gradient.
 
-    ``length`` is that of the first tensor given, 0 if there was none, or nothing that could be a batch;
-    ``views`` of each example were given, mostly one.
+    ``length`` is that of the first tensor given, 0 if there was none, or nothing that could be a batch, such
+    as ``packed`` sequences; ``views`` of each example were given, mostly one.
     """
 
     __slots__ = (
@@ -62,7 +76,7 @@ class LayerUse:
     def __init__(self, record: BatchRecord, layer: Layer, length: int, outputs: int) -> None:
         self.record, self.layer, self.length, self.outputs = record, layer, length, outputs
         self.number, self.views = record.passes, 1
-        self.packed = self.shared = False
+        self.packed, self.shared = "", False
         self.kept: Any = None
 
 
@@ -186,7 +200,11 @@ class LayerHooks:
         if layer.name in self.left_out:
             return None
         record.used = True
-        use = LayerUse(record, layer, first.shape[0] if first is not None and first.ndim else 0, len(outputs))
+        packed = "packed" if args and isinstance(args[0], PackedSequence) else ""
+        packed = "nested" if first is not None and first.is_nested else packed
+        length = first.shape[0] if first is not None and first.ndim and not packed else 0
+        use = LayerUse(record, layer, length, len(outputs))
+        use.packed = packed
         self._keep(use, args, kwargs, first, outputs[0])
         record.uses.append(weakref.ref(use))
         self.records.seconds += time.perf_counter() - start
@@ -197,7 +215,6 @@ class LayerHooks:
     ) -> None:
         """Let the layer's reader keep what it needs, if the layer was given the batch."""
         record, reader = use.record, self._readers[use.layer.name]
-        use.packed = bool(args) and isinstance(args[0], PackedSequence)
         if first is None or use.packed:
             return
         if use.length != record.size and reader.folds and not transformed():
@@ -212,8 +229,8 @@ class LayerHooks:
             use.shared = lookup or (not transformed() and self._is_buffer(first))
 
     def _is_buffer(self, given: Tensor) -> bool:
-        place = given.untyped_storage().data_ptr()
-        return any(b.untyped_storage().data_ptr() == place for b in self._model.buffers())
+        place = memory_of(given)
+        return place is not None and any(memory_of(b) == place for b in self._model.buffers())
 
     def take_gradient(self, use: LayerUse, place: int, gradient: Tensor) -> None:
         """The gradient of a layer's ``place``-th output came."""
@@ -227,8 +244,10 @@ class LayerHooks:
         if name in self.left_out or use.number in record.foreign:
             return
         rows, axis = use.views * record.size, batch_axis(use.layer, place)
-        if gradient.ndim <= axis or gradient.shape[axis] != rows or use.length != rows:
-            self._leave_out(use, tuple(gradient.shape))
+        if use.length != rows or gradient.ndim <= axis or gradient.shape[axis] != rows:
+            if self._examples_are_missing(use):
+                return
+            self._leave_out(use, () if gradient.is_nested else tuple(gradient.shape))
             return
         record.heard = True
         self.heard.add(name)
@@ -295,6 +314,19 @@ class LayerHooks:
             if counts and looks:
                 self._leave_out(LayerUse(record, layer, record.size, 1), tuple(given.shape))
 
+    def _examples_are_missing(self, use: LayerUse) -> bool:
+        """Whether all of the batch has as many rows as the layer, but fewer than there are examples."""
+        record = use.record
+        shapes = [tuple(t.shape) for t in record.given if in_one_block(t) and t.ndim]
+        if {shape[0] for shape in shapes} != {use.length} or use.length >= record.size:
+            return False
+        if any(record.size in shape[1:] for shape in shapes):  # the batch comes later
+            return False
+        record.foreign.add(use.number)
+        record.ignored = True
+        self.records.warn_once(_FEWER.format(use.length, record.size))
+        return True
+
     def _leave_out(self, use: LayerUse, back: tuple[int, ...]) -> None:
         """Take no more signals from a layer whose first dimension is not the batch; refuse it if strict."""
         layer = use.layer
@@ -302,7 +334,7 @@ class LayerHooks:
         if use.shared:
             self.left_out[layer.name] = "left out: its input is shared by the batch"
         if (self._strict and not use.shared) or len(self.left_out) == len(self._readers):
-            rows = "packed sequences" if use.packed else f"{use.length} rows"
+            rows = f"{use.packed} sequences" if use.packed else f"{use.length} rows"
             raise ValueError(
                 f"model.{layer.name} ({layer.kind}) was given {rows} and got a gradient of shape {back}, but "
                 f"the batch has {use.record.size} examples, and must be the first dimension of every layer: "
@@ -314,9 +346,10 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
     """Why a layer's rows are not the batch's examples, and what to do."""
     length, size = use.length, use.record.size
     if use.packed:
+        others = '"sketch" or "batch"' if use.packed == "packed" else '"batch"'
         return (
-            "a packed sequence does not tell its examples apart. Pad the sequences instead, or use "
-            'signals="sketch" or "batch"'
+            f"a {use.packed} sequence does not tell its examples apart. Pad the sequences instead, or use "
+            f"signals={others}"
         )
     if length <= 1 or length == size or (isinstance(use.layer.module, nn.Embedding) and len(back) == 2):
         return (
@@ -328,12 +361,14 @@ def _not_the_batch(use: LayerUse, back: tuple[int, ...]) -> str:
             f"there are {length // size} rows for each example, several views or positions, whose places are "
             'not known. Use signals="batch", or call the model once for each view'
         )
-    if size in back[1:]:
+    # The last length is a layer's width, and a convolution's are channels and an image's: as long by chance.
+    if size in back[1:-1] and not isinstance(use.layer.module, CONVS):
         return "the batch comes later. Use batch_first=True, or transpose the input"
+    part = "If they are a part of the batch, make batch_size as small, and accumulate over batches. "
     return (
-        "these are other rows. Use batch_first=True; expand inputs that are shared by the batch, such as "
-        "positions, to one row per example; put passes over other data into `with loader.ignore():`; or use "
-        'signals="batch"'
+        f"these are other rows. {part * (length < size)}Use batch_first=True; expand inputs that are shared "
+        "by the batch, such as positions, to one row per example; put passes over other data into "
+        '`with loader.ignore():`; or use signals="batch"'
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -22,11 +23,14 @@ from wellorder._order import Order, Policy, describe, remembers, rng
 from wellorder.torch._batch_gradients import MicroBatch
 from wellorder.torch._batch_record import BatchRecord, BatchRecords
 from wellorder.torch._batching import (
+    BatchesOrErrors,
     Batching,
     ExamplesOfEpoch,
+    Failed,
     NumberedCollate,
     NumberedDataset,
     RestOfEpoch,
+    with_errors,
 )
 from wellorder.torch._distributed import Ranks, Share, check_initialised, checksum, share_of
 from wellorder.torch._frameworks import KEPT, PlainWhenCalled, Prepared
@@ -185,6 +189,10 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         return latest[0].units if latest else None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its own class there
+        return BatchesOrErrors(self._visited())
+
+    def _visited(self) -> Iterator[Any]:
+        """The epoch's batches, and the errors of those that could not be had."""
         self._clock = time.perf_counter()
         skipped = self._rest.skipped_through == self.epoch
         if skipped or (self._step and not self._resumed):  # the last epoch was drawn elsewhere, or left early
@@ -199,7 +207,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
                 f"{len(data)} now; call ordered(...) again on a new DataLoader"
             )
         if not self._iteration and self._rest.told_epoch > self.epoch:
-            warnings.warn(_BEHIND.format(self._rest.told_epoch, self.epoch), UserWarning, stacklevel=2)
+            warnings.warn(_BEHIND.format(self._rest.told_epoch, self.epoch), UserWarning, stacklevel=3)
         self._resumed = False
         if self._together:
             where = f"the start of epoch {self.epoch}"
@@ -226,7 +234,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         if remembers(self.policy) and self._next is None:
             self._next = NextState(self.policy, self._observer.coming or self._observer.state)
         own = vars(self)  # past DataLoader's own __setattr__, a call in every step
-        for batch in batches:
+        for batch in with_errors(batches):
             if iteration != self._iteration:
                 raise RuntimeError(LEFT_FOR_ANOTHER)
             own["_step"] += 1
@@ -237,11 +245,15 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
     def _observed_epoch(self, iteration: int) -> Iterator[Any]:
         grouped = self._batching.grouped
         # A parameter's gradient does not tell its batch: micro-batches are settled when the next is drawn.
-        for examples, batch in self._drawn():
+        for drawn in with_errors(self._drawn()):
             if iteration != self._iteration:
                 raise RuntimeError(LEFT_FOR_ANOTHER)
             self._settle()
             self._step += 1
+            if type(drawn) is Failed:
+                yield drawn
+                continue
+            examples, batch = drawn
             units = self._owners[examples[:1] if grouped else examples]
             if self._batching.padded and self._step == len(self._batching):
                 units[-1] = -1  # it was visited before in this epoch, here or elsewhere
@@ -263,14 +275,24 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             let_threads_end()
         self._rest.asked_by_loader = True
         try:
-            if not numbered and self._without_numbers is not None and self._delivery is None:
-                return iter(self._without_numbers)
-            self._inner.worker_init_fn = self.worker_init_fn  # trainers set it later
+            plain = None if numbered or self.num_workers or self._delivery else self._without_numbers
+            if plain is not None:
+                self._pass_on(plain)
+                plain.collate_fn = self.collate_fn
+                return iter(plain)
+            self._pass_on(self._inner)
+            self._inner.collate_fn = NumberedCollate(self.collate_fn)
             batches: Iterator[Any] = iter(self._inner)
             batches = batches if self._delivery is None else self._delivery.placed(batches)
-            return batches if numbered else (batch for _, batch in batches)
+            return batches if numbered else map(itemgetter(1), batches)
         finally:
             self._rest.asked_by_loader = False
+
+    def _pass_on(self, loader: DataLoader[Any]) -> None:
+        """Let a loader inside fetch batches as is set here: trainers set `worker_init_fn` later, say."""
+        for name in KEPT:
+            if getattr(loader, name, None) is not getattr(self, name, None):
+                setattr(loader, name, getattr(self, name))
 
     def state_dict(self) -> dict[str, Any]:
         """All that continues this loader exactly, in mid-epoch too: tensors, numbers and strings, no pickles.

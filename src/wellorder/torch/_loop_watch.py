@@ -63,7 +63,7 @@ class LoopWatch:
         self.count_from(heard)
         if words is not None and not self._told:
             self._told = True
-            warnings.warn(words, UserWarning, stacklevel=5)
+            warnings.warn(words, UserWarning, stacklevel=6)
 
     def epoch_was_left(self, *, in_first_step: bool) -> None:
         """Say so if one epoch after the other is left at its first batch, before it is used."""
@@ -71,7 +71,7 @@ class LoopWatch:
         unused = bool(latest) and not (latest[0].used or latest[0].passes or latest[0].ignored)
         self._left_at_once = self._left_at_once + 1 if unused and in_first_step else 0
         if self._left_at_once == 2:
-            warnings.warn(_LEFT_AT_ONCE, UserWarning, stacklevel=3)
+            warnings.warn(_LEFT_AT_ONCE, UserWarning, stacklevel=4)
 
     def all_drawn(self) -> None:
         """An observed epoch was visited to its end."""
@@ -89,8 +89,8 @@ def why_nothing_was_observed(records: BatchRecords, steps: int) -> str | None:
         return _NOTHING_OBSERVED.format(
             f"the model was run {records.passes} times in training mode, and no gradient came back while its "
             "batch was the present one",
-            "run loss.backward() before the next batch is drawn; if these passes are for evaluation, use "
-            "torch.no_grad()",
+            "run loss.backward() before the next batch is drawn; if the model's layers were replaced since, "
+            "call ordered(...) again; if these passes are for evaluation, use torch.no_grad()",
         )
     if steps:
         return _NOTHING_OBSERVED.format(

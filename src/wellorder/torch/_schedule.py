@@ -68,14 +68,16 @@ class StateInTheMaking:
     """A policy's state that a thread makes of the one before, which may be in the making, too.
 
     The kernels work without the interpreter's lock, so that training goes on meanwhile. The thread is a
-    daemon: a process that ends, or is told to, does not wait for it.
+    daemon: a process that ends, or is told to, does not wait for it. One that was forked has no such thread:
+    there, whoever waits makes the state.
     """
 
     def __init__(self, before: Any, epoch: int, name: str) -> None:
         self.epoch = epoch
+        self._before, self._process = before, os.getpid()
         self._made: list[Any] = []
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, args=(before,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         _UNDERWAY.add(self)
 
@@ -96,13 +98,23 @@ class StateInTheMaking:
 
     def _wait(self, seconds: float | None) -> bool:
         """Wait until the state is made, but no longer; says whether it is."""
+        self._make_in_a_fork()
         with self._changed:
             return bool(self._changed.wait_for(lambda: self._made, seconds))
+
+    def _make_in_a_fork(self) -> None:
+        """Make the state here, if the thread that was at it is another process's."""
+        if self._process == os.getpid():
+            return
+        self._process, self._changed = os.getpid(), threading.Condition()  # who held the other is not here
+        if not self._made:
+            self._run()
 
     def _say(self) -> None:
         """Tell whoever waits long that something is under way."""
 
-    def _run(self, before: Any) -> None:
+    def _run(self) -> None:
+        before = self._before
         try:
             if isinstance(before, StateInTheMaking):
                 before._wait(None)  # nobody who would want to be told waits here
@@ -111,7 +123,7 @@ class StateInTheMaking:
         except BaseException as error:  # whatever it is, it is the caller's to see
             made = [None, error]
         with self._changed:
-            self._made = made
+            self._made, self._before = made, None
             self._changed.notify_all()
 
     def _make(self, state: Any) -> Any:
@@ -160,6 +172,7 @@ class NextState(StateInTheMaking):
 
     def _part(self, number: int) -> Order | None:
         """Wait for a part of the order; None after the last."""
+        self._make_in_a_fork()
         with self._changed:
             while not self._changed.wait_for(lambda: len(self._parts) > number or self._made, PATIENCE):
                 self._say()
@@ -172,6 +185,7 @@ class NextState(StateInTheMaking):
         say_progress(self.epoch, sum(map(len, self._parts)), self._count)
 
     def _make(self, state: Any) -> Any:
+        self._parts = []  # in a fork there may be some already
         return advanced(self._policy, state, self._take)
 
     def _take(self, part: Order) -> None:

@@ -113,6 +113,7 @@ class SideBySide:
             positions = stands_for(output)
             each = math.prod(seen.shape[1:]) + math.prod(output.shape[1:]) // positions
             plain = type(seen) in (Tensor, nn.Parameter) and type(output) is Tensor
+            plain = plain and seen.layout is torch.strided  # a sparse input is projected as it is
             if not plain or self._batch * each > MOST.get(seen.device.type, MOST_ON_DEVICE):
                 return None
             slots = self.kinds[key] = Slots(seen, output.dtype, self._batch, positions)

@@ -96,7 +96,7 @@ def is_transposed_linear(module: nn.Module) -> bool:
 
 def factors(module: Any, given: Tensor, gradient: Tensor, kind: torch.dtype) -> Iterator[tuple[str, Factor]]:
     """One factor for each trainable parameter of a plain layer, from its input and its output's gradient."""
-    e, a = gradient, given
+    e, a = gradient, given if given.layout is torch.strided else given.to_dense()
     if isinstance(module, nn.Embedding):
         yield "weight", _lookup(module, a, e.to(kind))
         return
