@@ -143,8 +143,8 @@ class BatchRecords:
         self._drawn_in = threading.get_ident()
         if step == 1:
             self._first, self._looks_at_first, self._again = [], LOOKS_AT_FIRST, 0
-        if 0 < step <= 2:
-            self._first.append(record)
+        if 0 < step <= 2:  # a record of its own, so that nothing that the batch reveals is kept
+            self._first.append(BatchRecord(size, given, step, whose, alone=False))
         return record
 
     def model_called(self, given: list[Tensor], *, training: bool = True) -> None:
