@@ -229,6 +229,13 @@ def test_watching_stops_where_it_is_told():
     assert any("only the first 400" in text for text in found.findings)
 
 
+def test_what_was_not_watched_is_not_called_missing_or_changed():
+    found = audit(Loader(shuffled(0), shuffled(1)), most=N // 5)
+    assert found.never == (0, 0)
+    assert [text for text in found.findings if "never came" in text or "augmented" in text] == []
+    assert audit(Loader(shuffled(0), shuffled(1)), most=N).whole
+
+
 BATCHES = {
     "pair": (X[:4], Y[:4]),
     "list": [X[:4], Y[:4].tolist()],

@@ -229,6 +229,8 @@ def _judged(
     marks = [epoch.marks for epoch in epochs]
     whole, named = all(epoch.whole for epoch in epochs), epochs[0].named
     twice, never = visits(marks, known if whole else None, named=named)
+    if not whole:  # who did not come may come later
+        never = [0] * len(never)
     alike = [resemblance(*pair) for pair in pairwise(marks)]
     same = bool(alike) and all(np.array_equal(marks[0], other) for other in marks[1:])
     if alike and not alike[0][0]:  # nobody was recognised; labels are, as they come

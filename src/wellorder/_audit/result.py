@@ -188,8 +188,11 @@ class Audit:
     def _beware(self) -> list[str]:
         told = list(self.notes)
         if not self.whole:
-            told.append(f"only the first {max(self.examples):,} examples of an epoch were watched (most=).")
-        if not self._recognisable():
+            told.append(
+                f"only the first {max(self.examples):,} examples of an epoch were watched (most=), so "
+                "examples that come twice or never may go unseen."
+            )
+        elif not self._recognisable():
             told.append(
                 f"only {self.recognised:.0%} of the examples were recognised in the next epoch (augmented at "
                 "random?), so repeats may go unseen; pass key=, a function from a batch to its names."
