@@ -10,7 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from wellorder import GraBProto, Herding, PairGraB, RandomReshuffling, Steering  # noqa: E402
 from wellorder.experiments import Config, NetworkTask, compare, publish, task_of  # noqa: E402
@@ -257,6 +264,13 @@ def test_data_that_cannot_be_visited_in_another_order_are_refused():
     for data in (Stream(), DataLoader(Stream(), 5)):
         with pytest.raises(ValueError, match="data"):
             replace(MINE, data=data).check(Settings(0.1, 1))
+
+
+@pytest.mark.parametrize("name", ["data", "test"])
+def test_loaders_that_choose_their_examples_are_refused_and_not_shuffled_instead(name):
+    part = DataLoader(TensorDataset(X, Y), 5, sampler=SubsetRandomSampler(range(10)))
+    with pytest.raises(ValueError, match=rf"{name}: loader.sampler=SubsetRandomSampler .*Subset\(dataset"):
+        replace(MINE, **{name: part}).check(Settings(0.1, 1))
 
 
 def test_a_factory_that_returns_one_model_for_all_runs_is_refused():

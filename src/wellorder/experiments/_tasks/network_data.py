@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from wellorder._arguments import shown
+from wellorder.torch._validation import check_loader
 
 LOOK = 256
 """So many examples go into a fingerprint."""
 AT_ONCE = 1024
 """Examples that are measured together, at least."""
-CURE = "pass (x, y), a torch Dataset, a DataLoader, or a function of no arguments that gives one of them"
+CURE = "pass (x, y), a map-style Dataset, a DataLoader, or a function of no arguments that gives one of them"
 KEPT = ("num_workers", "pin_memory", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
         "persistent_workers", "timeout")  # fmt: skip
 """Settings of a loader that every loader made from it has, too."""
@@ -101,11 +102,10 @@ def examples_of(name: str, data: Any, batch_size: int, *, workers: int = 0, coll
     if callable(data) and not hasattr(data, "__getitem__") and not isinstance(data, DataLoader):
         data = data()
     if isinstance(data, DataLoader):
-        if isinstance(data.dataset, IterableDataset) or data.batch_size is None:
-            raise ValueError(
-                f"{name}: this DataLoader cuts its own batches; pass one with a batch_size, over a map-style "
-                "data set"
-            )
+        try:
+            check_loader(data)  # random orders, too: its own sampler would give way to theirs in silence
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         return Examples(data, *_known(data.dataset))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(p, "__len__") for p in data):
         x, y = _tensor(f"{name}[0]", data[0]), _tensor(f"{name}[1]", data[1])
