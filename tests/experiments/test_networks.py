@@ -273,6 +273,17 @@ def test_loaders_that_choose_their_examples_are_refused_and_not_shuffled_instead
         replace(MINE, **{name: part}).check(Settings(0.1, 1))
 
 
+@pytest.mark.parametrize("held", [tuple, lambda pair: TensorDataset(*pair)])
+def test_a_run_is_not_resumed_on_other_data(tmp_path, held):
+    x, y = torch.randn(600, 8), torch.arange(600) % 3
+    task = replace(MINE, data=held((x, y)), test=None, model=lambda: nn.Linear(8, 3))
+    compare(task, SMALL, out=tmp_path / "run")
+    other = x.clone()
+    other[1] += 1
+    with pytest.raises(ValueError, match=r"its run has other options.*data"):
+        compare(replace(task, data=held((other, y))), SMALL, out=tmp_path / "run", resume=True)
+
+
 def test_a_factory_that_returns_one_model_for_all_runs_is_refused():
     shared = network()
     with pytest.raises(ValueError, match="the same module every time"):

@@ -18,7 +18,7 @@ from wellorder._arguments import shown
 from wellorder.torch._validation import check_loader
 
 LOOK = 256
-"""So many examples go into a fingerprint."""
+"""So many examples of a data set go into a fingerprint, and of tensors so many at a time."""
 AT_ONCE = 1024
 """Examples that are measured together, at least."""
 CURE = "pass (x, y), a map-style Dataset, a DataLoader, or a function of no arguments that gives one of them"
@@ -85,14 +85,15 @@ class Examples:
         return self.loader.collate_fn([dataset[place] for place in places])
 
     def checksum(self) -> str:
-        """A checksum of the labels that are known, and of a look at some examples."""
+        """A checksum of the inputs and labels that are known; else of a look at some examples."""
         dataset: Any = self.loader.dataset
-        places = range(0, len(self), max(1, len(self) // LOOK))
-        found = zlib.crc32(str(len(self)).encode())
-        if isinstance(self.loader.collate_fn, Gather):
-            found = _checksum(self.loader.collate_fn([*places]), found)
+        n = len(self)
+        found = zlib.crc32(str(n).encode())
+        if self.inputs is not None:
+            for at in range(0, n, LOOK):
+                found = _checksum(self.inputs[at : at + LOOK], found)
         else:
-            for place in places:
+            for place in range(0, n, max(1, n // LOOK)):
                 found = _checksum(dataset[place], found)
         return f"{_checksum(self.labels, found):08x}"
 
