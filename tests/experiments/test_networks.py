@@ -245,6 +245,7 @@ def test_a_run_that_diverges_still_gives_all_its_rows():
         ({"test": None, "test_metrics": {"a": hinge}}, "no test data"),
         ({"test_metrics": [hinge]}, "pass functions by name"),
         ({"test_metrics": {"seconds": hinge}}, "'seconds' is a column already"),
+        ({"test": (X[:5, :2], Y[:5])}, "failed on the first batch of the test data"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"scheduler_steps": "step"}, "pass 'epoch' or 'batch'"),
