@@ -244,6 +244,13 @@ def test_rows_of_any_size_are_judged_alike(power):
     assert found.ratio == pytest.approx(usual.ratio)
 
 
+def test_what_was_not_watched_is_not_called_missing_or_changed():
+    found = audit(Loader(shuffled(0), shuffled(1)), most=N // 5)
+    assert found.never == (0, 0)
+    assert [text for text in found.findings if "never came" in text or "augmented" in text] == []
+    assert audit(Loader(shuffled(0), shuffled(1)), most=N).whole
+
+
 BATCHES = {
     "pair": (X[:4], Y[:4]),
     "list": [X[:4], Y[:4].tolist()],

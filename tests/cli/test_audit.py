@@ -43,6 +43,10 @@ def make():
     return Loader(True)
 
 
+def stream():
+    yield from loader
+
+
 def broken():
     raise RuntimeError("no disk")
 """
@@ -57,7 +61,7 @@ def script(tmp_path, monkeypatch):
     return name
 
 
-@pytest.mark.parametrize("place", ["{}.py:loader", "{}:loader", "{}.py:make"])
+@pytest.mark.parametrize("place", ["{}.py:loader", "{}:loader", "{}.py:make", "{}.py:stream"])
 def test_a_loader_is_found_by_file_and_by_module(script, place):
     result = run(app, ["audit", place.format(script), "--epochs", "4"])
     assert result.exit_code == 0, result.output

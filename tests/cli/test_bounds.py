@@ -82,6 +82,8 @@ def test_a_plot_is_written_whole(tmp_path, ending):
         (["--smoothness", "1e-300"], "smoothness=1e-300: pass a positive number"),
         (["--epochs", "1" + 400 * "0"], "too large to compute with"),
         (["--plot", "bounds.gif"], "end the name in"),
+        (["--tables", "--plot", "bounds.png"], "leave out --json and --plot"),
+        (["--tables", "--json"], "leave out --json and --plot"),
         (["--plot", "no/such/folder/bounds.png"], "make it first"),
     ],
 )

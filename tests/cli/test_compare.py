@@ -306,6 +306,7 @@ def test_a_table_without_torch_names_the_extra(monkeypatch):
         (["mytask.py:task", "--data", "."], "loads its own data"),
         (["--label", "y"], "--label: only for a table"),
         (["--data", "table.csv"], "needs --label"),
+        (["--data", "TABLE.CSV"], "needs --label"),
         (["--data", "table.csv", "--label", "y", "--task", "digits"], "a table is a task of its own"),
         (["--data", "table.csv", "--label", "y"], "there is no such file"),
     ],

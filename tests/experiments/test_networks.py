@@ -10,7 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from wellorder import GraBProto, Herding, PairGraB, RandomReshuffling, Steering  # noqa: E402
 from wellorder.experiments import Config, NetworkTask, compare, publish, task_of  # noqa: E402
@@ -238,6 +245,7 @@ def test_a_run_that_diverges_still_gives_all_its_rows():
         ({"test": None, "test_metrics": {"a": hinge}}, "no test data"),
         ({"test_metrics": [hinge]}, "pass functions by name"),
         ({"test_metrics": {"seconds": hinge}}, "'seconds' is a column already"),
+        ({"test": (X[:5, :2], Y[:5])}, "failed on the first batch of the test data"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"scheduler_steps": "step"}, "pass 'epoch' or 'batch'"),
@@ -257,6 +265,24 @@ def test_data_that_cannot_be_visited_in_another_order_are_refused():
     for data in (Stream(), DataLoader(Stream(), 5)):
         with pytest.raises(ValueError, match="data"):
             replace(MINE, data=data).check(Settings(0.1, 1))
+
+
+@pytest.mark.parametrize("name", ["data", "test"])
+def test_loaders_that_choose_their_examples_are_refused_and_not_shuffled_instead(name):
+    part = DataLoader(TensorDataset(X, Y), 5, sampler=SubsetRandomSampler(range(10)))
+    with pytest.raises(ValueError, match=rf"{name}: loader.sampler=SubsetRandomSampler .*Subset\(dataset"):
+        replace(MINE, **{name: part}).check(Settings(0.1, 1))
+
+
+@pytest.mark.parametrize("held", [tuple, lambda pair: TensorDataset(*pair)])
+def test_a_run_is_not_resumed_on_other_data(tmp_path, held):
+    x, y = torch.randn(600, 8), torch.arange(600) % 3
+    task = replace(MINE, data=held((x, y)), test=None, model=lambda: nn.Linear(8, 3))
+    compare(task, SMALL, out=tmp_path / "run")
+    other = x.clone()
+    other[1] += 1
+    with pytest.raises(ValueError, match=r"its run has other options.*data"):
+        compare(replace(task, data=held((other, y))), SMALL, out=tmp_path / "run", resume=True)
 
 
 def test_a_factory_that_returns_one_model_for_all_runs_is_refused():

@@ -95,12 +95,15 @@ HOLES = np.where(np.arange(60) == 16, np.nan, X[:, 0])
         ({"d": ["1"] * 30 + ["2,5"] * 30}, {}, r"column 'd' holds '2,5' in row 31, which is no number"),
         ({"d": np.full(60, np.inf)}, {}, r"column 'd' is infinite in row 1"),
         ({"y": HOLES}, {}, r"label='y' is missing in 1 row, the first is row 17"),
+        ({"y": [np.inf, *X[1:, 0]]}, {}, r"label='y' is infinite in row 1; put a finite number there"),
         ({"y": np.zeros(60)}, {}, "same value in every row"),
-        ({"y": [f"n{i}" for i in range(60)]}, {}, "60 values in 60 rows, hardly classes"),
-        ({"y": ["a", "b"] * 30}, {"kind": "regression"}, "no quantity; pass --task classification"),
+        ({"y": range(60)}, {"kind": "classification"}, "hardly classes; pass --task regression"),
+        ({"y": [f"0,{i}" for i in range(60)]}, {}, "60 values in 60 rows, hardly classes; .* needs numbers"),
+        ({"y": ["a", "b"] * 30}, {"kind": "regression"}, "no quantity; .* or pass --task classification"),
         ({}, {"label": "z"}, r"label='z': t.csv has no such column; "),
         ({}, {"drop": ["z"]}, r"drop='z': t.csv has no such column"),
         ({}, {"drop": ["a", "b", "c"]}, "no column beside 'y'"),
+        ({}, {"drop": ["y"]}, "drop='y' is the label"),
         ({}, {"kind": "ranking"}, "kind='ranking'"),
         ({}, {"model": "forest"}, "model='forest': pass 'linear' or 'mlp'"),
         ({}, {"test": 0.0}, "test=0.0"),
@@ -111,6 +114,12 @@ def test_what_cannot_be_learnt_from_is_named_by_column_and_row(tmp_path, more, h
     path = write(tmp_path / "t.csv", **{"y": CLASS, **more})
     with pytest.raises(ValueError, match=message):
         table_task(path, how.pop("label", "y"), **how)
+
+
+def test_decimals_of_a_data_base_are_numbers(tmp_path):
+    decimals = [pa.array(np.round(values, 3)).cast(pa.decimal128(9, 3)) for values in (X[:, 0], QUANTITY)]
+    pa.parquet.write_table(pa.table(decimals, ["a", "y"]), tmp_path / "t.parquet")
+    assert "a quantity" in table_task(tmp_path / "t.parquet", "y").title
 
 
 def test_a_column_may_be_left_out(tmp_path):
@@ -125,7 +134,8 @@ def test_a_column_may_be_left_out(tmp_path):
     [
         ("t.csv", b"", "cannot be read"),
         ("t.csv", b"a,a\n1,2\n", "two columns have the same name"),
-        ("t.csv", b"a,y\n1,2\n", "1 rows; pass 20 or more"),
+        ("t.csv", b"a,y\n1,2\n", "1 row; pass 20 or more"),
+        ("t.csv", b"a,y\n", "0 rows; pass 20 or more"),
         ("t.parquet", b"PAR1 nonsense", "cannot be read"),
         ("t.npz", b"nonsense", "cannot be read"),
         ("t.xlsx", b"", "pass a .csv, a .parquet or an .npz"),

@@ -1,5 +1,7 @@
 """Rows known before training: their shapes, labels of every kind, and what they are for."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -78,6 +80,23 @@ def test_the_result_does_not_depend_on_how_the_data_is_cut():
     x, _ = data()
     whole, cut = (_projected(x, 400, 9, 0, False, at_once) for at_once in (1 << 24, 16 * 37))
     np.testing.assert_allclose(cut, whole, atol=1e-5)
+
+
+def test_sparse_inputs_of_many_columns_need_no_large_matrix_and_no_progress(capsys):
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is no dependency")
+    draw = np.random.default_rng(0)
+    hashed = (np.ones(4000), (np.arange(4000) // 20, draw.integers(1 << 18, size=4000)))
+    x, y = sparse.csr_matrix(hashed, shape=(200, 1 << 18)), np.arange(200) % 2
+    tracemalloc.start()
+    rows = features(x, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * (1 << 18) * 255
+    assert not capsys.readouterr().err
+    whole, cut = (_projected(x, 200, 9, 0, False, at_once) for at_once in (1 << 24, 1 << 14))
+    np.testing.assert_allclose(whole, cut, atol=1e-5)
+    np.testing.assert_allclose(whole, _projected(x.toarray(), 200, 9, 0, False), atol=1e-5)
+    assert rows.shape == (200, 512)
 
 
 def test_progress_is_shown_when_asked_for(capsys):

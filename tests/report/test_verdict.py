@@ -52,6 +52,12 @@ def test_a_clear_win_is_called_better_with_its_epochs_and_time():
     )
 
 
+def test_values_that_differ_are_told_with_the_digits_that_differ():
+    table = planted({"RR": (1.4123, 0.5, 1.0, 0), "B": (1.4121, 0.5, 1.0, 0)}, noise=0.0)
+    (found,) = verdicts(table, LOSS, "RR")
+    assert found.answers.endswith("lower final loss (1.4121 against 1.4123)")
+
+
 @pytest.mark.parametrize("epochs", [30, 100])
 @pytest.mark.parametrize("rate", [0.2, 0.5, 1.0, 3.0])
 def test_a_planted_win_is_reported_at_the_epoch_where_the_target_is_met(epochs, rate):

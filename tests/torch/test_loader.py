@@ -582,6 +582,8 @@ FROZEN = nn.Linear(2, 1).requires_grad_(False)
         (lambda: ordered(DataLoader(ROWS), LINEAR, "grab"), "policy='grab'"),
         (lambda: ordered(DataLoader(ROWS), LINEAR, signals="ghost"), "signals='ghost'.*sketch"),
         (lambda: ordered(DataLoader(ROWS), LINEAR, seed=-1), "seed=-1"),
+        (lambda: ordered(DataLoader(ROWS), LINEAR, scaler=2.0), "scaler=2.0.*GradScaler"),
+        (lambda: ordered(ordered(DataLoader(ROWS), LINEAR), LINEAR), "ordered already; pass the DataLoader"),
         (
             lambda: ordered(DataLoader(ROWS), LINEAR, Herding(), signals="exact"),
             "Herding keeps rows.*PairGraB",

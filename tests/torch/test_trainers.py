@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from wellorder import Steering
 from wellorder.torch import OrderedLoader, ordered
@@ -34,6 +34,11 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Be aware that when using .ckpt_path.",
     "ignore:.*is not an integer within the vocabulary",
 )
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
 
 
 def given(n=N, batch=BATCH, **options):
@@ -235,6 +240,9 @@ def test_loaders_of_accelerate_that_skip_or_send_batches_are_refused_by_name():
         with pytest.raises(ValueError, match="batch_sampler=SkipBatchSampler cuts its own batches"):
             ordered(skipping, two.network())
     sending = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=True))
+    stream = DataLoader(Stream())  # such data a Trainer sends from one process, unasked
+    with pytest.raises(ValueError, match=r"dataset=\w+ is iterable"):
+        ordered(sending.prepare(stream), two.network())
     with pytest.raises(ValueError, match=r"dispatch_batches=True.*leave it out"):
         ordered(sending.prepare(given()), two.network())
 

@@ -188,7 +188,10 @@ class Audit:
     def _beware(self) -> list[str]:
         told = list(self.notes)
         if not self.whole:
-            told.append(f"only the first {max(self.examples):,} examples of an epoch were watched (most=).")
+            told.append(
+                f"only the first {max(self.examples):,} examples of an epoch were watched (most=), so "
+                "examples that come twice or never may go unseen."
+            )
         if not self._recognisable() and (self.whole or not self.recognised):
             told.append(
                 f"only {self.recognised:.0%} of the examples were recognised in the next epoch (augmented at "

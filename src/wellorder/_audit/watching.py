@@ -96,6 +96,9 @@ def watch(
     seen, whole = 0, True
     named = unlabelled = False
     for number, batch in enumerate(batches):
+        if seen >= most:
+            whole = False
+            break
         part = reader.take_apart(batch)
         if not part.size:
             continue
@@ -121,9 +124,6 @@ def watch(
                 )
         sizes.append(part.size)
         seen += part.size
-        if seen >= most:
-            whole = False
-            break
     columns = {name: _joined(parts, name) for name, parts in kept.items() if parts}
     marks = columns.pop("marks", np.zeros(0, np.int64))
     return Epoch(np.array(sizes, np.int64), marks, **columns, whole=whole, named=named, unlabelled=unlabelled)

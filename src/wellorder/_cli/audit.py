@@ -51,11 +51,13 @@ def command(
     with refusing("nothing was written"):
         if plot is not None:
             picture_file("--plot", plot)
-        found = made_object(named_object(loader, EXAMPLE), loader, "a loader", _is_loader)
+        named = named_object(loader, EXAMPLE)
+        found = made_object(named, loader, "a loader", _is_loader)
+        again = callable(named) and hasattr(found, "__next__")  # it makes iterators, each good for one epoch
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="audit: ")  # the result says it, too
             result = audit(
-                found,
+                named if again else found,
                 epochs=epochs,
                 every=every,
                 most=most,

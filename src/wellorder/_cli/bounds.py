@@ -89,6 +89,8 @@ def command(
     with these constants; `wellorder compare` measures.
     """
     if tables:
+        if plot or as_json:
+            raise typer.BadParameter("--tables prints Tables 1 and 2 alone; leave out --json and --plot")
         for number in (1, 2):
             _print_table(number, {})
         return

@@ -190,7 +190,7 @@ class Wish:
 
     @property
     def _is_table(self) -> bool:
-        return self.data is not None and (self.label is not None or self.data.suffix in SUFFIXES)
+        return self.data is not None and (self.label is not None or self.data.suffix.lower() in SUFFIXES)
 
     def _table(self) -> Task:
         if self.given is not None or self.option not in (None, "classification", "regression"):

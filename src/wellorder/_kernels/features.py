@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from wellorder._arguments import array_of, flag, seed_of, shown, whole_number
 from wellorder._order import Rows, rng
 
 Floats = npt.NDArray[np.float32]
+Say = Callable[[int, int], None]
 AT_ONCE = 1 << 24
-"""Numbers of inputs that are looked at together: 64 MB as float32."""
+"""Numbers that are looked at together, of inputs or of a random matrix: 64 MB as float32."""
 NUMBERS = "pass numbers, one example after the other; texts as token counts (a sparse matrix)"
 NO_LABEL = "y holds NaN or infinity: pass a label for each example, or leave those examples out"
 NAMES = (str, int, np.integer, np.bool_)
@@ -64,7 +66,8 @@ def features(x: Any, y: Any = None, *, size: int = 512, seed: int = 0, progress:
     Returns
     -------
     rows
-        float32, (n, at most ``size``). Costs O(n·size) memory, and O(n·d·projections) time, chunk by chunk.
+        float32, (n, at most ``size``). Costs O(n·size) memory, and O(n·d·projections) time, chunk by chunk;
+        beside it the d·projections numbers of a random matrix, drawn in parts where x is sparse.
 
     >>> import numpy as np
     >>> x, y = np.random.default_rng(0).normal(size=(6, 3, 2)), [0, 1, 0, 2, 1, 0]
@@ -170,21 +173,17 @@ def _projected(
     if count <= 0:
         return np.zeros((n, 0), np.float32)
     dim = int(np.prod(x.shape[1:])) if hasattr(x, "shape") else np.asarray(x[0]).size
-    draw = rng(seed, 0, "features")
-    mix = np.eye(dim, dtype=np.float32) if dim <= count else draw.standard_normal((dim, count), np.float32)
-    width = max(1, min(n, at_once // max(dim, 1)))
-    out = np.empty((n, mix.shape[1]), np.float32)
-    show = n * dim * mix.shape[1] > LONG if progress is None else progress
+    draw, sparse = rng(seed, 0, "features"), hasattr(x, "tocsr")
+    products = (x.nnz + dim if sparse else n * dim) * min(dim, count)
+    show = products > LONG if progress is None else progress
     say = _say if show else _quiet
-    offset = _offset(x, width)
-    for at in range(0, n, width):
-        say(at, n)
-        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is named below
-            block = _rows(x, at, at + width, offset)
-            if block.shape[1] != dim:
-                raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
-            out[at : at + width] = block @ mix
-    say(n, n)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is named below
+        if sparse:
+            out = _sparse_times(x.astype(np.float32), count, draw, at_once, say)
+        else:
+            few = dim <= count
+            mix = np.eye(dim, dtype=np.float32) if few else draw.standard_normal((dim, count), np.float32)
+            out = _dense_times(x, n, mix, at_once, say)
     if not np.isfinite(out).all():
         bad = int(np.argmin(np.isfinite(out).all(axis=1)))
         raise ValueError(f"x[{bad}] holds NaN or infinity (or numbers beyond float32); fill or leave it out")
@@ -197,11 +196,39 @@ def _projected(
     return out
 
 
-def _rows(x: Any, start: int, stop: int, offset: npt.NDArray[np.float64] | None) -> Any:
-    part = x[start:stop]
-    if hasattr(part, "tocsr"):  # scipy sparse: the product with a dense matrix is dense
-        return part.astype(np.float32)
-    array = array_of("x", part, cure=NUMBERS)
+def _dense_times(x: Any, n: int, mix: Floats, at_once: int, say: Say) -> Floats:
+    """Products with a matrix, some examples at a time."""
+    dim = len(mix)
+    width = max(1, min(n, at_once // max(dim, 1)))
+    out = np.empty((n, mix.shape[1]), np.float32)
+    offset = _offset(x, width)
+    for at in range(0, n, width):
+        say(at, n)
+        block = _rows(x, at, at + width, offset)
+        if block.shape[1] != dim:
+            raise ValueError(f"x[{at}:] has {block.shape[1]} numbers an example, the first had {dim}")
+        out[at : at + width] = block @ mix
+    say(n, n)
+    return out
+
+
+def _sparse_times(x: Any, count: int, draw: np.random.Generator, at_once: int, say: Say) -> Floats:
+    """Products with a random matrix, some columns at a time: hashed words have a million of them."""
+    n, dim = x.shape
+    if dim <= count:
+        return np.asarray(x.toarray())
+    columns, width = x.tocsc(), max(1, at_once // count)
+    out = np.zeros((n, count), np.float32)
+    for at in range(0, dim, width):
+        say(n * at // dim, n)
+        block = columns[:, at : at + width].tocsr()
+        out += block @ draw.standard_normal((block.shape[1], count), np.float32)
+    say(n, n)
+    return out
+
+
+def _rows(x: Any, start: int, stop: int, offset: npt.NDArray[np.float64] | None) -> Floats:
+    array = array_of("x", x[start:stop], cure=NUMBERS)
     array = array.reshape(len(array), -1)
     return (array if offset is None or array.shape[1] != len(offset) else array - offset).astype(np.float32)
 
@@ -211,8 +238,6 @@ def _offset(x: Any, width: int) -> npt.NDArray[np.float64] | None:
 
     Warns of a table in which one column varies so much more than the others that it decides every projection.
     """
-    if hasattr(x, "tocsr"):
-        return None
     first = array_of("x", x[: min(width, SOME)], cure=NUMBERS)
     table = first.ndim == 2 and first.shape[1] > 1
     first = first.reshape(len(first), -1)

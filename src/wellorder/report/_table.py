@@ -51,15 +51,15 @@ class Metric:
             flag(name, getattr(self, name))
 
 
-def number(value: float, metric: Metric) -> str:
-    """A value as readers like it.
+def number(value: float, metric: Metric, more: int = 0) -> str:
+    """A value as readers like it, with some digits more if need be.
 
     >>> number(0.000123456, Metric("loss", "loss")), number(0.987, Metric("a", "a", percent=True))
     ('0.000123', '98.70 %')
     """
     if not np.isfinite(value):
         return "diverged"
-    return f"{100 * value:.2f} %" if metric.percent else f"{value:.3g}"
+    return f"{100 * value:.{2 + more}f} %" if metric.percent else f"{value:.{3 + more}g}"
 
 
 def times(ratio: float) -> str:

@@ -302,7 +302,10 @@ def _ended(metric: Metric, v: Verdict, mine: float, theirs: float) -> str:
             if same
             else f"no clear difference in {what} ({' against '.join(both)})"
         )
-    lower = (kind is Kind.BETTER) == metric.lower_is_better
+    lower, more = (kind is Kind.BETTER) == metric.lower_is_better, 0
+    while both[0] == both[1] and more < 12:  # "lower (1.41 against 1.41)" would be no answer
+        more += 1
+        both = [number(value, metric, more) for value in (mine, theirs)]
     return f"{'lower' if lower else 'higher'} {what} ({' against '.join(both)})"
 
 

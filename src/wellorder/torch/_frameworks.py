@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 KEPT = (
     "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
@@ -159,6 +159,8 @@ def _check_settings(
 def opened_up(loader: Any) -> tuple[Any, Delivery | None]:
     """The plain loader that another kind stands for, and what Accelerate would do with its batches."""
     kind, home = type(loader).__name__, type(loader).__module__
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return loader, None  # refused by that name, whatever Accelerate makes of it
     if home == "accelerate.data_loader":
         return _of_accelerate(loader, kind)
     if home.startswith("torchdata.") and kind == "StatefulDataLoader":

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
-from wellorder._arguments import seed_of
+from wellorder._arguments import seed_of, shown
 from wellorder._order import Policy
 from wellorder.torch._frameworks import opened_up, unwrapped
 from wellorder.torch._hooks import Scaler
@@ -68,6 +68,8 @@ def ordered(
     >>> len(loader), loader.epoch, sorted(loader.order.tolist()) == list(range(10))
     (3, 1, True)
     """
+    if isinstance(loader, OrderedLoader):  # a cell of a notebook that was run again
+        raise ValueError("loader is ordered already; pass the DataLoader that it was made of")
     loader, delivery = opened_up(loader)
     check_loader(loader)
     if model is not None:
@@ -76,6 +78,8 @@ def ordered(
     check_policy_fits(rule)
     check_knowledge(rule, model, rows, observe)
     seed_of(seed)
+    if scaler is not None and not callable(getattr(scaler, "scale", None)):
+        raise ValueError(f"scaler={shown(scaler)}: pass the torch.amp.GradScaler in use, or None")
     made: OrderedLoader = OrderedLoader._made(
         loader, model, rule, rows=rows, observe=observe, signals=signals, seed=seed, scaler=scaler
     )

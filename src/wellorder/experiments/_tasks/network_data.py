@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from wellorder._arguments import shown
+from wellorder.torch._validation import check_loader
 
 LOOK = 256
-"""So many examples go into a fingerprint."""
+"""So many examples of a data set go into a fingerprint, and of tensors so many at a time."""
 AT_ONCE = 1024
 """Examples that are measured together, at least."""
-CURE = "pass (x, y), a torch Dataset, a DataLoader, or a function of no arguments that gives one of them"
+CURE = "pass (x, y), a map-style Dataset, a DataLoader, or a function of no arguments that gives one of them"
 KEPT = ("num_workers", "pin_memory", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
         "persistent_workers", "timeout")  # fmt: skip
 """Settings of a loader that every loader made from it has, too."""
@@ -84,14 +85,15 @@ class Examples:
         return self.loader.collate_fn([dataset[place] for place in places])
 
     def checksum(self) -> str:
-        """A checksum of the labels that are known, and of a look at some examples."""
+        """A checksum of the inputs and labels that are known; else of a look at some examples."""
         dataset: Any = self.loader.dataset
-        places = range(0, len(self), max(1, len(self) // LOOK))
-        found = zlib.crc32(str(len(self)).encode())
-        if isinstance(self.loader.collate_fn, Gather):
-            found = _checksum(self.loader.collate_fn([*places]), found)
+        n = len(self)
+        found = zlib.crc32(str(n).encode())
+        if self.inputs is not None:
+            for at in range(0, n, LOOK):
+                found = _checksum(self.inputs[at : at + LOOK], found)
         else:
-            for place in places:
+            for place in range(0, n, max(1, n // LOOK)):
                 found = _checksum(dataset[place], found)
         return f"{_checksum(self.labels, found):08x}"
 
@@ -101,11 +103,10 @@ def examples_of(name: str, data: Any, batch_size: int, *, workers: int = 0, coll
     if callable(data) and not hasattr(data, "__getitem__") and not isinstance(data, DataLoader):
         data = data()
     if isinstance(data, DataLoader):
-        if isinstance(data.dataset, IterableDataset) or data.batch_size is None:
-            raise ValueError(
-                f"{name}: this DataLoader cuts its own batches; pass one with a batch_size, over a map-style "
-                "data set"
-            )
+        try:
+            check_loader(data)  # random orders, too: its own sampler would give way to theirs in silence
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         return Examples(data, *_known(data.dataset))
     if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(p, "__len__") for p in data):
         x, y = _tensor(f"{name}[0]", data[0]), _tensor(f"{name}[1]", data[1])

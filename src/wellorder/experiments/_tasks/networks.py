@@ -324,15 +324,7 @@ class NetworkTask:
 
     def _tried(self, model: nn.Module, batch: Any) -> bool:
         """Take the loss of a batch; whether labels are classes, and outputs have a score for each."""
-        batch = on_device(batch, self.device)
-        try:
-            output, labels = seen(model, batch)
-            loss = self.loss(output, labels)
-        except Exception as error:
-            call = "loss(model(x), y)" if is_pair(batch) else "loss(model, batch)"
-            raise ValueError(
-                f"{call} failed on the first batch, {_described(batch)}: {type(error).__name__}: {error}"
-            ) from error
+        output, labels, loss = self._loss_of(model, batch, "first batch")
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise ValueError(
                 f"loss: returned {shown(loss)} for the first batch; return one number that depends on the "
@@ -343,9 +335,26 @@ class NetworkTask:
         whole = labels.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
         return whole and output.ndim == labels.ndim + 1 and output.ndim > 1
 
+    def _loss_of(self, model: nn.Module, batch: Any, which: str) -> tuple[Any, Any, Any]:
+        """What the model says of a batch, the labels, and the loss; says what is wrong with them."""
+        batch = on_device(batch, self.device)
+        try:
+            output, labels = seen(model, batch)
+            return output, labels, self.loss(output, labels)
+        except Exception as error:
+            call = "loss(model(x), y)" if is_pair(batch) else "loss(model, batch)"
+            raise ValueError(
+                f"{call} failed on the {which}, {_described(batch)}: {type(error).__name__}: {error}"
+            ) from error
+
     def check(self, settings: Settings) -> int:
         self._check_settings(settings)
         self._facts, self._classes  # noqa: B018  (they say what is wrong with model, data, loss, optimizer)
+        test = self._data[1]
+        if test is not None:
+            with aside(self.device), torch.no_grad():
+                batch = test.to(self.device).first_batch()
+                self._loss_of(self._new_model().eval(), batch, "first batch of the test data")
         return self.n
 
     def check_policy(self, policy: Policy[Any]) -> None:

@@ -89,12 +89,14 @@ def table_task(
             raise ValueError(
                 f"{option}={shown(name)}: {file.name} has no such column; {meant(str(name), list(columns))}"
             )
+    if label in drop:
+        raise ValueError(f"drop={label!r} is the label; drop others, or pass another label")
     kept = {name: values for name, values in columns.items() if name != label and name not in drop}
     if not kept:
         raise ValueError(f"{file.name} has no column beside {label!r} to learn from; add some")
+    if (rows := len(columns[label])) < LEAST:
+        raise ValueError(f"{file.name} has {rows} row{'s' * (rows != 1)}; pass {LEAST} or more")
     x = np.column_stack([_numbers(name, values) for name, values in kept.items()])
-    if len(x) < LEAST:
-        raise ValueError(f"{file.name} has {len(x)} rows; pass {LEAST} or more")
     y, classes = _labels(label, columns[label], kind)
     words = {"linear": "linear model", "mlp": f"network with {HIDDEN} hidden units"}
     step_size = 0.05 if model == "mlp" else min(0.1, (2.0 if classes else 0.2) / (x.shape[1] + 1))
@@ -157,6 +159,8 @@ def _of_arrow(table: Any) -> Columns:
         values = table.column(name)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.float64())
         number = pa.types.is_floating(values.type) or pa.types.is_integer(values.type)
         if values.null_count and not number:
             found[name] = np.array(values.to_pylist(), object)
@@ -225,8 +229,11 @@ def _labels(name: str, values: npt.NDArray[Any], kind: str | None) -> tuple[npt.
         row = next(row for row, value in enumerate(values, 1) if value is None)
         raise _no_label(name, sum(value is None for value in values), row)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        odd = ~np.isfinite(values)
-        raise _no_label(name, int(odd.sum()), int(np.argmax(odd)) + 1)
+        missing = np.isnan(values)
+        if missing.any():
+            raise _no_label(name, int(missing.sum()), int(np.argmax(missing)) + 1)
+        row = int(np.argmax(~np.isfinite(values))) + 1
+        raise ValueError(f"label={name!r} is infinite in row {row}; put a finite number there")
     if text:
         values = np.array([str(value) for value in values])
     whole = text or values.dtype.kind == "b" or bool((values == np.round(values)).all())
@@ -238,14 +245,14 @@ def _labels(name: str, values: npt.NDArray[Any], kind: str | None) -> tuple[npt.
     if kind == "regression":
         if text:
             raise ValueError(
-                f"label={name!r} holds {shown(values[0].item())}, which is no quantity; pass --task "
-                "classification"
+                f"label={name!r} holds {shown(values[0].item())}, which is no quantity; write numbers, "
+                "such as 1.5, or pass --task classification"
             )
         return values.astype(np.float64), 0
     if len(known) > len(values) // 2:
+        cure = "a quantity needs numbers, such as 1.5" if text else "pass --task regression"
         raise ValueError(
-            f"label={name!r} has {len(known)} values in {len(values)} rows, hardly classes; pass "
-            "--task regression"
+            f"label={name!r} has {len(known)} values in {len(values)} rows, hardly classes; {cure}"
         )
     return places.astype(np.int64), len(known)
 
