@@ -102,7 +102,7 @@ def test_a_state_survives_plain_file_formats(policy, through, tmp_path):
     elif through == "npz":
         np.savez(tmp_path / "state.npz", **saved)
         with np.load(tmp_path / "state.npz", allow_pickle=False) as file:
-            loaded = {name: file[name] if file[name].ndim else file[name].item() for name in file.files}
+            loaded = dict(file)
     else:
         buffer = io.BytesIO()
         torch.save(

@@ -388,7 +388,7 @@ def load_state_dict(policy: Policy[S], mapping: Mapping[str, Any]) -> S:
             f"mapping={shown(mapping)} is no policy's state: the entry 'policy' is missing; pass what "
             "state_dict returned"
         )
-    if not isinstance(mapping["policy"], str) or mapping["policy"] != describe(policy):
+    if str(mapping["policy"]) != describe(policy):  # an array of one text, where it was kept in an .npz file
         raise ValueError(
             f"this state belongs to {shown_name(mapping['policy'])}, not to {describe(policy)}; "
             "load it with the policy that saved it"

@@ -1,7 +1,10 @@
 """The loader keeps everything but the order: identity, lengths, workers, odd ends, and every kind of loop."""
 
+import contextlib
+import gc
 import subprocess
 import sys
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -195,6 +198,21 @@ def test_batches_that_cannot_be_read_may_be_skipped_as_with_a_data_loader(worker
         assert loader.epoch == epoch + 1
     report = loader.report()
     assert (report.observed, report.unobserved) == (3 * 9, 0)
+
+
+def test_an_error_that_was_caught_keeps_no_batch_and_no_iterator_alive():
+    loader, batches = ordered(DataLoader(Broken(12), 3), nn.Linear(2, 1)), []
+    gc.disable()  # who is held in a circle waits for it
+    try:
+        for _ in range(2):  # in the second epoch the first one's iterator is gone
+            iterator = iter(loader)
+            batches.append(weakref.ref(iterator))
+            with contextlib.suppress(OSError):
+                batches += [weakref.ref(x) for x, _ in iterator]
+            del iterator
+            assert [batch for batch in batches if batch() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_a_batch_that_cannot_be_read_does_not_come_first_for_ever():

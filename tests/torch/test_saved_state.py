@@ -168,6 +168,21 @@ def test_a_state_with_any_part_of_another_kind_is_refused_before_anything_change
         loader.load_state_dict({**state, "step": 5})
 
 
+def test_a_state_whose_numbers_became_arrays_of_one_is_loaded(make_loader):
+    """As where it was kept in a format that has nothing else."""
+    rows = np.eye(30, 3)
+    other = ordered(make_loader(), rows=rows, seed=4)
+    next(iter(other))
+    state, loader = other.state_dict(), ordered(make_loader(), rows=rows, seed=4)
+    arrays = {k: np.array(v) for k, v in state["loader"].items()}
+    loader.load_state_dict({**state, "loader": arrays, "step": np.array(state["step"])})
+    assert loader.report().step == 1
+    assert loader.order.tolist() == other.order.tolist()
+    for spoilt in (np.zeros(2), torch.tensor(3)):
+        with pytest.raises(ValueError, match=r"saved with batch_size=.*as it was when the state was saved"):
+            loader.load_state_dict({**state, "loader": {**arrays, "batch_size": spoilt}})
+
+
 def trained(folder, kills):
     """Run the training script, killed so many times; in which epochs it was, and where it came to."""
     folder.mkdir()

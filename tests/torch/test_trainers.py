@@ -191,6 +191,30 @@ def test_accelerate_places_batches_where_it_is_told(monkeypatch):
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("broken", [0, 3])
+def test_accelerate_goes_on_after_a_batch_that_cannot_be_read(broken):
+    from accelerate import Accelerator
+
+    calls = []
+
+    def collate(items):
+        calls.append(len(items))
+        if len(calls) == broken + 1:
+            raise OSError("a file")
+        return torch.utils.data.default_collate(items)
+
+    loader = Accelerator(cpu=True).prepare(ordered(given(collate_fn=collate), rows=torch.eye(N)))
+    order, batches, visited = loader.order.tolist(), iter(loader), []
+    for step in range(len(loader)):
+        if step == broken:
+            with pytest.raises(OSError, match="a file"):
+                next(batches)
+        else:
+            visited += next(batches)[2].tolist()
+    assert visited == order[: broken * BATCH] + order[(broken + 1) * BATCH :]
+    assert list(batches) == []
+
+
 @pytest.mark.parametrize("registered", [True, False])
 def test_accelerate_saves_and_loads_the_order(registered, tmp_path):
     accelerator, *rest, loader = accelerated(True)

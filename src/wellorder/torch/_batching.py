@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -262,10 +262,8 @@ class ExamplesOfEpoch(DistributedSampler[int]):
         return self.rest.batching.share.drop_last
 
 
-class Failed(NamedTuple):
-    """In a batch's place, the error of the data set, or of a worker."""
-
-    error: Exception
+class Failed(list[Exception]):
+    """In a batch's place, the error of the data set, or of a worker, until it is raised."""
 
 
 def with_errors(batches: Iterator[Any]) -> Iterator[Any]:
@@ -276,9 +274,8 @@ def with_errors(batches: Iterator[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as error:
-            yield Failed(error)
-        else:
-            yield batch
+            batch = Failed([error])
+        yield batch
 
 
 class BatchesOrErrors:
@@ -292,11 +289,8 @@ class BatchesOrErrors:
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        if type(batch) is Failed:
-            try:
-                raise batch.error
-            finally:
-                del batch  # else this frame and the error would keep each other, and the workers, alive
+        if type(batch) is Failed:  # nobody may hold the error, or it and this would keep each other alive
+            raise batch.pop()
         return batch
 
 

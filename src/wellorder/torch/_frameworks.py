@@ -54,8 +54,11 @@ class Delivery:
 
         if self.device is None:
             return batches
-        how = {"non_blocking": self.non_blocking}
-        return ((numbers, send_to_device(batch, self.device, **how)) for numbers, batch in batches)
+
+        def place(drawn: Any) -> Any:
+            return drawn[0], send_to_device(drawn[1], self.device, non_blocking=self.non_blocking)
+
+        return map(place, batches)  # a generator would end at the data set's first error
 
     def begin(self, loader: Any) -> None:
         """An epoch begins: gradients are synchronised at this loader's end."""

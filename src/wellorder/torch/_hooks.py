@@ -43,9 +43,9 @@ _NO_LAYER_HEARD = (
 )
 
 _FEWER = (
-    "a batch of {} rows came of {} examples, as where collate_fn leaves broken ones out; which are missing "
-    "is not known, so such batches are not observed. Leave these examples out of the data set instead "
-    '(torch.utils.data.Subset), or use signals="batch"'
+    "a batch of {} rows came of {} examples, as where collate_fn leaves broken ones out, or joins several; "
+    "which row is whose is not known, so such batches are not observed. Leave broken ones out of the data "
+    'set instead (torch.utils.data.Subset), join them there, or use signals="batch"'
 )
 
 

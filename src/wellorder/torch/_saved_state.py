@@ -99,7 +99,7 @@ def checked(mapping: Mapping[str, Any], ours: Mapping[str, Any], ranks: int) -> 
     for name, value in ours.items():
         if name == "batch_size" and numbers["ranks"] != ranks:
             continue
-        if isinstance(theirs.get(name), Tensor | np.ndarray) or theirs.get(name) != value:
+        if getattr(theirs.get(name), "ndim", 0) or theirs.get(name) != value:
             raise ValueError(
                 f"this state was saved with {name}={shown(theirs.get(name))}, and this loader has "
                 f"{name}={value!r}; make the loader as it was when the state was saved"
