@@ -195,6 +195,45 @@ def test_a_function_that_changes_its_mind_is_asked_once_an_epoch(make, train):
     assert loader.report().observed == 2 * 30
 
 
+def looked_at_first(make, how, *, epochs=6, state=None, **options):
+    """Train; before each epoch another is drawn, to look at the data. Which of the former are observed?"""
+    model, optimizer, loader = make(**options)
+    if state is not None:
+        loader.load_state_dict(state)
+    seen = {}
+    for _ in range(epochs):
+        if how == "evaluated":
+            with torch.no_grad():
+                for x, _ in loader:
+                    model(x)
+        else:
+            next(iter(loader))
+        for batch in loader:
+            seen[loader.epoch] = loader.observing
+            step(model, optimizer, batch)
+    return [epoch for epoch, now in seen.items() if now], loader
+
+
+@pytest.mark.parametrize("signals", ["sketch", MicroBatch(64)])
+@pytest.mark.parametrize("how", ["evaluated", "peeked"])
+def test_an_epoch_in_which_nothing_is_trained_leaves_its_turn_to_the_next(how, signals, make):
+    seen, loader = looked_at_first(make, how, signals=signals)
+    assert seen == [1, 3, 5, 9]  # for 0 and 1, 2, 4, 8
+    resumed, _ = looked_at_first(make, how, signals=signals, epochs=3, state=loader.state_dict())
+    assert resumed == [17]  # for 16
+
+
+def test_a_state_knows_that_an_epoch_waits_for_its_turn(make):
+    model, optimizer, loader = make(observe=lambda epoch: epoch == 2)
+    for epoch in range(3):
+        for batch in loader:
+            if epoch < 2:
+                step(model, optimizer, batch)
+    other = make(observe=lambda epoch: epoch == 2)[2]
+    other.load_state_dict(loader.state_dict())
+    assert (other.epoch, other.observing, loader.observing) == (3, True, True)
+
+
 # ---- an epoch that is not observed ----
 
 

@@ -145,6 +145,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         self._model = None if self._source is None else model
         self._watch = LoopWatch(self._records, self._model, look_for_scaler=scaler is None)
         self._seen_in = -1
+        self._postponed = False  # nothing was trained in the last epoch, which was to be observed
         self._clock, self._wall = 0.0, 0.0
         self._latest: deque[tuple[int, bool, float]] = deque(maxlen=5)
         self._epoch_began = (0.0, 0.0)  # our seconds and those of the clock
@@ -313,6 +314,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             "loader": self._identity(),
             "step": self._step,
             "seen_in": self._seen_in,
+            "postponed": int(self._postponed),
             "seconds": self._seconds(),
             "wall": self._wall_so_far(),
             "ranks": self._batching.share.of,
@@ -348,7 +350,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             self._observer.wait_with(mapping.get("pending", {}), self._batching.step)
         self._observer.seconds = mapping["seconds"] - self._records.seconds
         self._watch.count_from(self._heard)  # steps from before belong to no epoch of this state
-        self._seen_in = mapping["seen_in"]
+        self._seen_in, self._postponed = mapping["seen_in"], bool(mapping["postponed"])
         self._wall, self._clock = mapping["wall"], 0.0
         self._epoch_began = self._seconds(), self._wall
         self._latest.clear()
@@ -467,7 +469,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
         if self._observer.learnt:
             self._seen_in = self.epoch
         if self.observing:
-            self._watch.observed_epoch_ended(self._heard)
+            trained = self._watch.observed_epoch_ended(self._heard) or self._seen_in == self.epoch
+            self._postponed = not trained
         following, self._next = (None if self._next is None else self._next.get()), None
         # Where workers are forked there should be no thread, and they are given batches ahead anyway.
         in_parts = makes_orders_in_parts(self.policy) and self._batching.plain and not self.num_workers
@@ -513,6 +516,7 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             "steps of the epoch before": self._steps_before,
             "steps of this epoch" if ending else "step": self._step,
             "order": checksum(self.order),
+            "observed": self.observing,
         }
 
     @property
@@ -573,7 +577,8 @@ class OrderedLoader(PlainWhenCalled, Prepared, DataLoader[Any]):
             self._rest.order = self.order
         self._rest.epoch, self._rest.start = self.epoch, self._step
         self._owners = self._batching.owners(self.epoch)
-        self._scheduled = self._schedule(self.epoch)  # asked once: a user's function may change its mind
+        # Asked once: a user's function may change its mind.
+        self._scheduled = self._schedule(self.epoch) or self._postponed
         if self._source is None:
             return
         if self.observing:

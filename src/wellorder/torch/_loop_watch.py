@@ -54,16 +54,18 @@ class LoopWatch:
             self._steps.count = 0
             self._look_for_scaler = self._steps.look_for_scaler
 
-    def observed_epoch_ended(self, heard: int) -> None:
-        """Say so once if an epoch was trained and nothing of it seen; ``heard`` gradients came so far."""
+    def observed_epoch_ended(self, heard: int) -> bool:
+        """Whether anything was trained; says so once if nothing of it was seen. ``heard`` gradients came."""
         count = 0 if self._steps is None else self._steps.count
         words = why_nothing_was_observed(self.records, count) if heard == self._heard else None
+        trained = heard != self._heard or words is not None
         if self._left_at_once or self.records.warned:  # what comes of it was said, or will be
             words = None
         self.count_from(heard)
         if words is not None and not self._told:
             self._told = True
             warnings.warn(words, UserWarning, stacklevel=6)
+        return trained
 
     def epoch_was_left(self, *, in_first_step: bool) -> None:
         """Say so if one epoch after the other is left at its first batch, before it is used."""

@@ -18,7 +18,7 @@ from wellorder.torch._observing import Observer, RunningOrderError
 
 COUNTS = ("observed", "unobserved", "not_finite", "steps")
 NUMBERS: dict[str, float] = {
-    "step": 0, "ranks": 1, "rank": 0, "seen_in": -1, "seconds": 0.0, "wall": 0.0,
+    "step": 0, "ranks": 1, "rank": 0, "seen_in": -1, "postponed": 0, "seconds": 0.0, "wall": 0.0,
 }  # fmt: skip
 """What each of them is where it is missing, and at least; and of what kind."""
 SPOILT = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError, RuntimeError)
