@@ -253,6 +253,16 @@ MUTATIONS = {
         [("        batches = self._drawn(numbered=False)", "        batches = self._inner")],
         f"{OBSERVE}::test_workers_are_forked_before_the_thread_begins",
     ),
+    "an evaluation uses up an epoch's turn": (
+        "torch/_loader.py",
+        [("self._postponed = not trained", "self._postponed = False")],
+        f"{OBSERVE}::test_an_epoch_in_which_nothing_is_trained_leaves_its_turn_to_the_next",
+    ),
+    "an epoch's turn is lost in a state": (
+        "torch/_loader.py",
+        [('bool(mapping["postponed"])', "False")],
+        f"{OBSERVE}::test_a_state_knows_that_an_epoch_waits_for_its_turn",
+    ),
     "a user's schedule is asked again and again": (
         "torch/_loader.py",
         [
