@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -275,7 +276,7 @@ class Training:
         """Train for an epoch; look at the loss so many times, evenly, the last time at its end."""
         found, steps = [], len(self.loader)
         at = {round(steps * (i + 1) / looks) for i in range(looks)}
-        self.draw.manual_seed(int(np.random.SeedSequence((self.seed, self.done)).generate_state(1)[0]))
+        self.draw.manual_seed(self.seed_of_epoch())
         for step, (x, y) in enumerate(self.loader, 1):
             inputs = cropped_and_flipped(x, self.draw) if self.setting.augmented else x
             self.optimizer.zero_grad()
@@ -287,6 +288,10 @@ class Training:
                     found.append(self.data.look(self.model))
         self.done += 1
         return found
+
+    def seed_of_epoch(self) -> int:
+        """A seed for what is drawn anew in every epoch."""
+        return int(np.random.SeedSequence((self.seed, self.done)).generate_state(1)[0])
 
     def loss(self, model: nn.Module, inputs: Tensor, y: Tensor) -> Tensor:
         with self.precision():
@@ -325,11 +330,17 @@ class OrderedByRowsOfNow:
     def __iter__(self) -> Iterator[Any]:
         training = self.training
         self.copy.load_state_dict(training.model.state_dict())
-        for x, y in self.shown:
-            self.copy.zero_grad()
-            training.loss(self.copy, x, y).backward()
-        seed = int(np.random.SeedSequence((training.seed, training.done)).generate_state(1)[0])
-        yield from ordered(self.given, rows=self.shown._observer.state.rows, seed=seed)
+        rows = rows_shown(training, self.copy, self.shown)
+        yield from ordered(self.given, rows=rows, seed=training.seed_of_epoch())
+
+
+def rows_shown(training: Training, model: nn.Module, loader: Any) -> npt.NDArray[np.float32]:
+    """The rows of all examples that a model, which stays as it is, shows to its ordered loader."""
+    for x, y in loader:
+        model.zero_grad()
+        training.loss(model, x, y).backward()
+    rows: npt.NDArray[np.float32] = loader._observer.state.rows
+    return rows
 
 
 def warm_cosine(step: int, steps: int) -> float:

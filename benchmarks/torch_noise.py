@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from torch_benefit import SETTINGS, Training, chosen, data_of, say
+from torch_benefit import SETTINGS, Training, chosen, data_of, rows_shown, say
 from torch_models import LabelledData
 
 from wellorder import RandomReshuffling, Steering
@@ -40,25 +40,14 @@ def gradient(training: Training, model: nn.Module, x: Tensor, y: Tensor) -> Nois
     return np.concatenate([p.grad.flatten().numpy() for p in model.parameters() if p.grad is not None])
 
 
-def rows_now(training: Training, data: LabelledData) -> npt.NDArray[np.float32]:
-    """The rows that a copy of the model shows of all examples."""
-    model = copy.deepcopy(training.model)
-    loader = ordered(data.loader(training.setting.recipe.batch), model, observe="always")
-    for x, y in loader:
-        training.loss(model, x, y).backward()
-    rows: npt.NDArray[np.float32] = loader._observer.state.rows
-    return rows
-
-
 def noise_along(training: Training, data: LabelledData, order: npt.NDArray[Any], *, still: bool) -> Noise:
     """What each batch's gradient strays from that of all examples, at the weights of its own step."""
     model, recipe = copy.deepcopy(training.model), training.setting.recipe
     optimizer = type(training.optimizer)(model.parameters())
     optimizer.load_state_dict(copy.deepcopy(training.optimizer.state_dict()))
-    whole = gradient(training, model, data.x, data.y)
-    found = []
+    found: list[Noise] = []
     for at in range(0, len(order) // recipe.batch * recipe.batch, recipe.batch):
-        if not still:
+        if not (still and found):
             whole = gradient(training, model, data.x, data.y)
         units = torch.from_numpy(order[at : at + recipe.batch].astype(np.int64))
         found.append(gradient(training, model, data.x[units], data.y[units]) - whole)
@@ -83,7 +72,10 @@ def measure(options: argparse.Namespace, name: str) -> None:
         training = Training(setting, data, "RR", seed)
         for _ in range(options.epochs):
             training.epoch()
-        steered = Steering().init(len(data.x), seed=seed, rows=rows_now(training, data)).order
+        model = copy.deepcopy(training.model)
+        shown = ordered(data.loader(setting.recipe.batch), model, observe="always")
+        rows = rows_shown(training, model, shown)
+        steered = Steering().init(len(data.x), seed=seed, rows=rows).order
         plain = RandomReshuffling().init(len(data.x), seed=seed).order
         for kind, parts in (("still", 1), ("trained", 4)):
             along = [noise_along(training, data, order, still=kind == "still") for order in (steered, plain)]

@@ -152,10 +152,11 @@ def measure_compiled(name: str, device: str, epochs: int, observe: Any = "auto")
     """The same of compiled models, and how many graphs were made by the end of some epochs."""
     case, context = CASES[device][name], multiprocessing.get_context("spawn")
     set_precision(case)
-    connections = []
+    processes, connections = [], []
     for _ in range(2):
         here, there = context.Pipe()
-        context.Process(target=train_plainly, args=(name, device, there), daemon=True).start()
+        processes.append(context.Process(target=train_plainly, args=(name, device, there), daemon=True))
+        processes[-1].start()
         connections.append(here)
     ordered_run = Training(case, device, order=True, observe=observe, compiled=True)
     first: dict[str, float] = {"ordered": 0.0, "plain": 0.0}
@@ -173,8 +174,9 @@ def measure_compiled(name: str, device: str, epochs: int, observe: Any = "auto")
             times[kind].append(took)
             times["plain"].append(plain)
             second_plain.append(second)
-    for connection in connections:
+    for process, connection in zip(processes, connections, strict=True):
         connection.send("")
+        process.join()
     usual, again = (statistics.median(e["wall"] for e in found) for found in (times["plain"], second_plain))
     say = {
         "case": name,
